@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc.aio
 
 from cri.config import CriConfig
-from cri.container.images import StoredImages
+from cri.container.stored_images import StoredImages
 from cri.daemon import (
     check_host,
     check_kernels,
@@ -37,7 +37,7 @@ from images.rpc.service import add_image_services
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
-SWITCH = 0.0005
+SWITCH_SECONDS = 0.0005
 """Thread switch interval in seconds; CPython's default of 5 ms is too long.
 
 Threads merge the trees of large images.  After each step, the event loop waits for the interpreter up to this
@@ -48,7 +48,7 @@ slow protectd down.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH_SECONDS)
     description = "Serves CRI: every pod in a zone of its own."
     return daemon.main("xenpod-cri", description, CriConfig, _DEFAULT_CONFIG, serve_cri, arguments)
 

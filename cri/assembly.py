@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cri.config import CriConfig
 from cri.container.container_plan import PlanContainer
-from cri.container.create import CreateContainer
+from cri.container.create_container import CreateContainer
 from cri.container.execsync import ExecSync
 from cri.container.growth import ZoneGrowth
 from cri.container.remove import RemoveContainer
@@ -32,8 +32,8 @@ from cri.sandbox.update import UpdateSandbox
 from cri.state.changes import StateChanges
 from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container
+from cri.state.container_events import Events
 from cri.state.database import Database
-from cri.state.events import Events
 from cri.state.list_capacity import ListCapacity
 from cri.state.names import container_name, sandbox_name
 from cri.state.pod_records import PodRecords

@@ -32,7 +32,7 @@ from daemonkit.faults import Fault, Missing
 from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from daemonkit.observe import traces
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from images.manager import ImageManager
 from images.registry import names
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -40,7 +40,7 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
-_FIRST_SWEEP = 10.0
+_FIRST_SWEEP_SECONDS = 10.0
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +63,7 @@ async def running_daemon(config: CriConfig, images: Images, network: PodNetwork)
         follower = daemon.follower
         await undo.enter_async_context(_background(follower.run(), reconciler.run(follower.synced)))
         try:
-            async with asyncio.timeout(_FIRST_SWEEP):
+            async with asyncio.timeout(_FIRST_SWEEP_SECONDS):
                 await reconciler.first_done.wait()
         except TimeoutError:
             log.warning("serving before protectd answers", extra=fields(cause=follower.trouble))

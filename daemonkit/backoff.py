@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-FIRST = 0.05
-LONGEST = 5.0
+FIRST_SECONDS = 0.05
+LONGEST_SECONDS = 5.0
 
 
 class Backoff:
     """Doubling delays with jitter, in seconds; the first attempt after a success does not wait."""
 
-    def __init__(self, first: float = FIRST, longest: float = LONGEST) -> None:
+    def __init__(self, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> None:
         self._first = first
         self._longest = longest
         self._next = 0.0

@@ -39,7 +39,7 @@ _SIZE_UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 _SIZE_LIMIT = 2**63
-_SOCKET_PATH = 107
+_SOCKET_PATH_BYTES = 107
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -148,8 +148,8 @@ def absolute(table: object, *keys: str) -> None:
 
 def socket_path(key: str, path: Path) -> None:
     """Refuse a path too long for a unix socket (unix(7), sun_path)."""
-    if len(bytes(path)) > _SOCKET_PATH:
-        raise WrongKey(key, f"{path} is longer than the {_SOCKET_PATH} bytes of a unix socket's path")
+    if len(bytes(path)) > _SOCKET_PATH_BYTES:
+        raise WrongKey(key, f"{path} is longer than the {_SOCKET_PATH_BYTES} bytes of a unix socket's path")
 
 
 def log_level(table: object, key: str = "log_level") -> None:

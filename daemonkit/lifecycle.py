@@ -21,7 +21,7 @@ from daemonkit.host import memory
 
 log = logging.getLogger(__name__)
 
-_FILES = 65_536
+_OPEN_FILES = 65_536
 _OBJECTS = 10_000
 """New objects between two collections of reference cycles."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -190,6 +190,6 @@ def _faults(error: BaseException) -> list[Fault]:
 def _raise_file_limit() -> None:
     """Raise the soft limit of open files: each zone and connection holds several."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

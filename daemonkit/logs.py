@@ -16,7 +16,7 @@ _FIELDS = "xenpod_fields"
 _VALUE_LIMIT = 2048
 # Loggers that repeat themselves while a peer is away.
 _SPARSE = frozenset({"opentelemetry"})
-_SPARSE_PERIOD = 60.0
+_SPARSE_SECONDS = 60.0
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 # Loggers too verbose at info; they repeat the daemon's own logs about connections.
 _QUIET = frozenset({"urllib3", "oras", "pyroute2", "asyncio", "grpc"})
@@ -45,8 +45,8 @@ def setup(level: str = "info") -> None:
 def _worth_a_line(record: logging.LogRecord) -> bool:
     top = record.name.partition(".")[0]
     if top in _SPARSE:
-        last = _told.get(record.name, -_SPARSE_PERIOD)
-        if record.levelno < logging.WARNING or record.created - last < _SPARSE_PERIOD:
+        last = _told.get(record.name, -_SPARSE_SECONDS)
+        if record.levelno < logging.WARNING or record.created - last < _SPARSE_SECONDS:
             return False
         _told[record.name] = record.created
     return record.levelno >= logging.WARNING or top not in _QUIET

@@ -12,13 +12,13 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15,
 LARGEST = 2**63 - 1
 """Kubernetes' largest number."""
 
-_LONGEST = 64
+_LONGEST_CHARACTERS = 64
 _EXPONENTS = 18
 
 
 def exact(untrusted_text: object) -> Decimal:
     """The exact number; ValueError if the text is no quantity."""
-    if not isinstance(untrusted_text, str) or len(untrusted_text) > _LONGEST:
+    if not isinstance(untrusted_text, str) or len(untrusted_text) > _LONGEST_CHARACTERS:
         raise ValueError(f"{reprlib.repr(untrusted_text)} is no quantity such as 512Mi")
     match = _QUANTITY.fullmatch(untrusted_text)
     if match is None:

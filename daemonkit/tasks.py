@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 U = TypeVar("U")
 
-_CANCELLED_WORK = 5.0
+_CANCELLED_WORK_SECONDS = 5.0
 """Seconds for which ``Background.close`` waits for cancelled work."""
 
 
@@ -134,7 +134,7 @@ class Background:
         for task in leftover:
             task.cancel()
         if leftover:
-            ended, _ = await asyncio.wait(leftover, timeout=_CANCELLED_WORK)
+            ended, _ = await asyncio.wait(leftover, timeout=_CANCELLED_WORK_SECONDS)
             for task in ended:
                 # Retrieve the exception: the caller has gone, and asyncio would log a warning.
                 if not task.cancelled():

@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 from daemonkit.faults import Fault
 from daemonkit.tasks import Background, complete
 from images.concurrency import WorkerThreads
-from images.kernels.images import KernelImages
+from images.image_settings import ImageSettings
+from images.kernels.kernel_images import KernelImages
 from images.pull.importing import Importer
 from images.pull.progress import Progress
 from images.pull.pull import Puller
@@ -28,10 +29,9 @@ from images.registry.facts import pack_image
 from images.registry.manifests import Descriptor, Platform
 from images.registry.names import Reference
 from images.rootfs.stack import MAX_PARTS
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.export import Piece, Wanted, pieces
-from images.store.files import Usage
+from images.store.image_files import Usage
 from images.store.store import ImageStore
 from images.verify import Verification, verify
 from images.worker.documents import DocumentReader
@@ -40,7 +40,7 @@ from images.worker.workers import LayerWorkers
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
-_LOOK = 60.0
+_LOOK_SECONDS = 60.0
 PULLS_PER_NAMESPACE = MAX_PULLS // 2
 """Limit of pulls that pods of one namespace wait for; the kubelet gives the namespace."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
@@ -173,7 +173,7 @@ class ImageManager:
             kept.clear()
             left = await self._threads.run(lambda _: unfinished.trim())
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if left is None else min(left, _LOOK)):
+                async with asyncio.timeout(None if left is None else min(left, _LOOK_SECONDS)):
                     await kept.wait()
                     continue
             await self._threads.run(lambda _: unfinished.relieve())

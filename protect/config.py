@@ -23,7 +23,7 @@ from daemonkit.config import (
 )
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
-from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
+from daemonkit.observe.observe_settings import AuditConfig, MetricsConfig, TracesConfig
 from protect.host.named_devices import is_place
 from protect.model.capacity.modes import WantedMode
 from protect.model.domain.shares import MOST_DISK_RATE, DiskRates

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import grpc
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from protectctl import find
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -15,9 +15,9 @@ from typing import Any
 
 from daemonkit.faults import Broken, Denied, Exists, Fault, Invalid, Missing, Unreachable
 
-TIMEOUT = 30.0
+TIMEOUT_SECONDS = 30.0
 """Seconds for one request."""
-_LONGEST = 300
+_LONGEST_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ async def api_client(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator
 
     settings = await configuration(kubeconfig)
     try:
-        async with asyncio.timeout(2 * TIMEOUT), client.ApiClient(settings) as link:
+        async with asyncio.timeout(2 * TIMEOUT_SECONDS), client.ApiClient(settings) as link:
             yield link
     except client.ApiException as error:
         raise _refused(error, purpose) from error
@@ -51,7 +51,7 @@ async def api_client(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator
         raise Invalid(purpose.operation, purpose.subject, cause) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, client.OpenApiException) as error:
         # OSError: files named by the kubeconfig.  The last two: an answer other than the expected object.
-        cause = str(error)[:_LONGEST] or "no answer in time"
+        cause = str(error)[:_LONGEST_CHARACTERS] or "no answer in time"
         raise Unreachable(purpose.operation, purpose.subject, f"{settings.host}: {cause}") from error
 
 
@@ -69,7 +69,7 @@ async def configuration(kubeconfig: Path | None) -> Any:
             await config.load_kube_config(str(kubeconfig), client_configuration=found, persist_config=False)
     except Exception as error:  # the library's and its YAML parser's errors have no common base
         where = str(kubeconfig or "the service account of this pod")
-        cause = " ".join(str(getattr(error, "strerror", None) or error).split())[:_LONGEST]
+        cause = " ".join(str(getattr(error, "strerror", None) or error).split())[:_LONGEST_CHARACTERS]
         hint = "name a file with --kubeconfig, or kubeconfig of the configuration"
         raise Invalid("read credentials from", where, cause or type(error).__name__, hint) from error
     return found
@@ -97,4 +97,4 @@ def _message(error: Any) -> str:
         said = json.loads(error.body)["message"]
     except (ValueError, TypeError, KeyError):
         said = error.reason
-    return f"{str(said)[:_LONGEST]} [{error.status}]"
+    return f"{str(said)[:_LONGEST_CHARACTERS]} [{error.status}]"

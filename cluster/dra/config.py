@@ -20,12 +20,12 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
-from daemonkit.observe.settings import MetricsConfig
+from daemonkit.observe.observe_settings import MetricsConfig
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
 _NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec
 _SOCKET_NAMES = 40
-_LEAST_GRANULE = 1 << 20
+_LEAST_GRANULE_BYTES = 1 << 20
 
 
 class SliceMode(enum.Enum):
@@ -77,7 +77,7 @@ class GranulesConfig:
 
     def __post_init__(self) -> None:
         at_least(0, self, "size")
-        if 0 < self.size < _LEAST_GRANULE:
+        if 0 < self.size < _LEAST_GRANULE_BYTES:
             raise WrongKey("size", f"{self.size} is less than 1 MiB")
         absolute(self, "devices_dir")
         domain, _, name = self.resource.partition("/")

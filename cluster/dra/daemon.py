@@ -10,25 +10,25 @@ from typing import Any
 
 import grpc.aio
 
-from cluster.dra import metrics
+from cluster.dra import dra_metrics
 from cluster.dra.claims.prepare import Claims
 from cluster.dra.claims.turns import claim_turns
 from cluster.dra.config import DraConfig
 from cluster.dra.kube.api import ClusterApi
-from cluster.dra.kube.events import RefusalEvents
+from cluster.dra.kube.claim_events import RefusalEvents
 from cluster.dra.kubelet.granules import GranulePlugin, offer
 from cluster.dra.kubelet.health import DeviceHealths, HealthV1, HealthV1alpha1
 from cluster.dra.kubelet.plugin import PluginV1, PluginV1beta1
 from cluster.dra.kubelet.registration import Registrar
 from cluster.dra.model import ZoneMemory
-from cluster.dra.reservations import ProtectdReservations
+from cluster.dra.protectd_reservations import ProtectdReservations
 from cluster.dra.slices.document import Attributes
 from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.observe.exposition import serving_metrics
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
@@ -108,11 +108,11 @@ async def _follow(
         try:
             attributes = await protectd.attributes()
             async for memory in protectd.watch():
-                metrics.host(memory)
+                dra_metrics.host(memory)
                 show(memory, attributes)
                 backoff.reset()
         except Fault as fault:
             log.warning("lost protectd: %s", fault)
-        metrics.host(None)
+        dra_metrics.host(None)
         show(None, {})
         await asyncio.sleep(backoff.delay())

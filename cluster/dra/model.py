@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 HOST_DEVICE = "device-"
 """Prefix of the names of host devices in the slice."""
-_DIFFERENCE = 64 << 20
+_DIFFERENCE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ZoneMemory:
 
         While a zone is created the figures differ by the domain's growth between two readings.
         """
-        return self.reserved - self.total > max(_DIFFERENCE, self.total // 64)
+        return self.reserved - self.total > max(_DIFFERENCE_BYTES, self.total // 64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from daemonkit.config import duration
 from daemonkit.daemon import add_version
 
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
-_SHORTEST = 1.0
+_SHORTEST_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,8 +85,8 @@ def _interval(text: str) -> float:
         seconds = duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if seconds < _SHORTEST:
-        raise argparse.ArgumentTypeError(f"{text} is less than {_SHORTEST:g}s")
+    if seconds < _SHORTEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is less than {_SHORTEST_SECONDS:g}s")
     return seconds
 
 

@@ -17,7 +17,7 @@ from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
-LONGEST_DELAY = 300.0
+LONGEST_DELAY_SECONDS = 300.0
 
 
 class LabelSink(Protocol):
@@ -36,9 +36,9 @@ async def keep_labels(
     """Keep the labels up to date until ``stop``.  They stay afterwards, and while xenpod-cri is away.
 
     ``interval``: seconds between two readings, with a tenth of jitter: nodes do not ask all at once.  After a
-    failure the backoff is a second, then two, four, up to ``LONGEST_DELAY``.
+    failure the backoff is a second, then two, four, up to ``LONGEST_DELAY_SECONDS``.
     """
-    backoff = Backoff(1.0, LONGEST_DELAY)
+    backoff = Backoff(1.0, LONGEST_DELAY_SECONDS)
     backoff.delay()  # the first delay is 0, but even the first failure must be followed by a pause
     said, told = "", False
     while not stop.is_set():

@@ -28,7 +28,7 @@ _OWN = re.compile(rf"{re.escape(PREFIX)}(?:{_FACTS}|(?:handler|mode|can)\..+)")
 _TEXT = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NOT_IN_TEXT = re.compile(r"[^-A-Za-z0-9_.]+")
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
-_LONGEST = 63
+_LONGEST_CHARACTERS = 63
 _HANDLERS = 256
 """Maximum of handlers with labels; every client that lists nodes reads the labels."""
 
@@ -91,7 +91,7 @@ def _version(version: object) -> dict[str, str]:
 
 def _text(text: str) -> str:
     """The text as a label's value: forbidden characters become dashes; "" if nothing is left."""
-    return _NOT_IN_TEXT.sub("-", text)[:_LONGEST].strip("-_.")
+    return _NOT_IN_TEXT.sub("-", text)[:_LONGEST_CHARACTERS].strip("-_.")
 
 
 @functools.lru_cache(maxsize=1024)  # logs the warning about a name only once

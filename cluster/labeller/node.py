@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.client.connection import TIMEOUT, Purpose, api_client
+from cluster.client.connection import TIMEOUT_SECONDS, Purpose, api_client
 from cluster.labeller.labels import Labels, is_ours
 from daemonkit.faults import Broken
 
-CHECK = 300.0
+CHECK_SECONDS = 300.0
 """Seconds after which the node is read again without a change here."""
 
 _OPERATION = "label node"
@@ -42,7 +42,7 @@ class NodeLabels:
         self._put = None  # a patch without an answer may have been made
         changed = await self._exchange(labels)
         self._put = labels
-        self._check_at = time.monotonic() + CHECK * random.uniform(0.8, 1.2)
+        self._check_at = time.monotonic() + CHECK_SECONDS * random.uniform(0.8, 1.2)
         return changed
 
     async def remove(self) -> bool:
@@ -57,14 +57,14 @@ class NodeLabels:
         purpose = Purpose(_OPERATION, self._name, self._hint)
         async with api_client(self._kubeconfig, purpose) as link:
             api = client.CoreV1Api(link)
-            node = await api.read_node(self._name, _request_timeout=TIMEOUT)
+            node = await api.read_node(self._name, _request_timeout=TIMEOUT_SECONDS)
             metadata = getattr(node, "metadata", None)
             if metadata is None or metadata.name != self._name:
                 raise Broken(_OPERATION, self._name, "the API server's answer is not this node")
             patch = difference(metadata.labels or {}, wanted)
             if patch:
                 body = {"metadata": {"labels": patch}}
-                await api.patch_node(self._name, body, _request_timeout=TIMEOUT, _content_type=_MERGE)
+                await api.patch_node(self._name, body, _request_timeout=TIMEOUT_SECONDS, _content_type=_MERGE)
         return bool(patch)
 
     def _hint(self, status: int) -> str:

@@ -8,11 +8,11 @@ import grpc.aio
 
 from cluster.labeller.labels import Labels, labels_of
 from daemonkit.faults import Unreachable
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 
-_TIMEOUT = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 async def read_labels(socket: Path) -> Labels:
@@ -20,7 +20,7 @@ async def read_labels(socket: Path) -> Labels:
     async with channel(socket) as link:
         try:
             request = cri.StatusRequest(verbose=True)
-            status = await runtime_pb2_grpc.RuntimeServiceStub(link).Status(request, timeout=_TIMEOUT)
+            status = await runtime_pb2_grpc.RuntimeServiceStub(link).Status(request, timeout=_TIMEOUT_SECONDS)
         except grpc.aio.AioRpcError as error:
             cause = f"{(error.details() or '')[:300]} [{error.code().name}]"
             hint = "xenpod-cri serves it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cri.checks import devices
+from cri.checks import host_devices
 from cri.checks.fields import CREATE, PREFIX, check_map, check_name, check_path
 from cri.checks.mounts import check_mounts
 from cri.checks.security import check_security
@@ -35,7 +35,7 @@ def check_container(
     if abs(score := config.linux.resources.oom_score_adj) > _OOM_SCORE:
         cause = f"oom_score_adj {score} is not between -{_OOM_SCORE} and {_OOM_SCORE}"
         raise Invalid(CREATE, config.metadata.name, cause)
-    devices.check_devices(config)
+    host_devices.check_devices(config)
     security = config.linux.security_context
     check_security(config.metadata.name, security, pod.linux.security_context, host_is_zone=host_is_zone)
     check_mounts(config.mounts, pod_userns(CREATE, config.metadata.name, security.namespace_options))

@@ -11,7 +11,7 @@ CREATE = "create container"
 RUN = "run pod sandbox"
 """Operations that refuse a request, by their names in faults."""
 
-MAX_MEMORY = 2**50
+MAX_MEMORY_BYTES = 2**50
 MAX_VCPUS = 1024
 """Larger requests are clamped; no host has this much."""
 PREFIX = "xenpod.dev/"
@@ -22,7 +22,7 @@ ELSEWHERE = "leave it out, or run the pod on a node with another runtime"
 # Names go into CNI arguments, log lines and file names, and must not break out of any of them.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
-_TOTAL = 256 * 1024  # bytes of all annotations, from Kubernetes
+_ANNOTATIONS_BYTES = 256 * 1024  # bytes of all annotations, from Kubernetes
 
 
 def check_name(operation: str, field: str, value: str, *, required: bool = True) -> None:
@@ -43,8 +43,8 @@ def check_map(operation: str, field: str, values: Mapping[str, str]) -> None:
     """Check labels or annotations: no empty key, all together at most 256 KiB."""
     if "" in values:
         raise Invalid(operation, field, "an empty key")
-    if sum(len(key.encode()) + len(value.encode()) for key, value in values.items()) > _TOTAL:
-        raise Invalid(operation, field, f"larger than {_TOTAL} bytes together")
+    if sum(len(key.encode()) + len(value.encode()) for key, value in values.items()) > _ANNOTATIONS_BYTES:
+        raise Invalid(operation, field, f"larger than {_ANNOTATIONS_BYTES} bytes together")
 
 
 def check_path(operation: str, field: str, value: str, *, absolute: bool) -> None:

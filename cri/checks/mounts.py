@@ -10,15 +10,15 @@ from cri.checks.userns import PodIdMapping, volume_is_mapped
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-LIMIT = 256
+MOST_MOUNTS = 256
 """Maximum of mounts in a container; protectd has the same limit."""
-_IMAGES = 32
+_MOST_IMAGES = 32
 
 
 def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
     """Invalid or Refused for mounts that cannot be honoured; ``pod``: its user namespace's id mapping."""
-    if len(mounts) > LIMIT:
-        raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
+    if len(mounts) > MOST_MOUNTS:
+        raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {MOST_MOUNTS}")
     _check_images(mounts)
     for mount in mounts:
         subject = f"mount {mount.container_path!r:.200}"
@@ -70,8 +70,8 @@ def is_image(mount: cri.Mount) -> bool:
 def _check_images(mounts: Iterable[cri.Mount]) -> None:
     """Invalid: too many images."""
     found = sum(is_image(mount) for mount in mounts)
-    if found > _IMAGES:
-        raise Invalid(CREATE, "mounts", f"{found} images are more than {_IMAGES}")
+    if found > _MOST_IMAGES:
+        raise Invalid(CREATE, "mounts", f"{found} images are more than {_MOST_IMAGES}")
 
 
 def _check_image(subject: str, mount: cri.Mount) -> None:

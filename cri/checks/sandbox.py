@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 from cri.checks.annotations import check_annotations
 from cri.checks.cpu import check_cpu
-from cri.checks.devices import check_pod as check_devices
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
+from cri.checks.host_devices import check_pod as check_devices
 from cri.checks.security import check_pod_security
 from cri.checks.storage import check_storage
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_PORTS = 4096
+_MOST_PORTS = 4096
 # Namespaced sysctls by Kubernetes' definition.  Each zone has its own kernel; the fake's zones do not.
 _SYSCTL = re.compile(
     r"(kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+|net\.[A-Za-z0-9_.-]+)"
@@ -72,8 +72,8 @@ def _check_dns(dns: cri.DNSConfig) -> None:
 
 
 def _check_ports(config: cri.PodSandboxConfig) -> None:
-    if len(config.port_mappings) > _PORTS:
-        raise Invalid(RUN, "port_mappings", f"more than {_PORTS}")
+    if len(config.port_mappings) > _MOST_PORTS:
+        raise Invalid(RUN, "port_mappings", f"more than {_MOST_PORTS}")
     for mapping in config.port_mappings:
         if not (0 <= mapping.host_port < 65536 and 0 < mapping.container_port < 65536):
             raise Invalid(

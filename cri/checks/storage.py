@@ -14,7 +14,7 @@ from daemonkit.faults import Invalid
 from daemonkit.quantity import within
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_MOST = 2**50
+_MOST_BYTES = 2**50
 _MOST_ENTRIES = 256
 
 
@@ -46,7 +46,7 @@ def _limits(notes: Mapping[str, str], key: str) -> Mapping[str, int]:
             name, _, size = entry.strip().partition("=")
             if not _NAME.fullmatch(name) or name in found:
                 raise ValueError(f"{entry!r:.80} is not NAME=SIZE, or names something again")
-            found[name] = within(size, _MOST)
+            found[name] = within(size, _MOST_BYTES)
     except ValueError as error:
         raise Invalid("read annotation", key, str(error), 'e.g. "web=1Gi,log=64Mi"') from None
     return found

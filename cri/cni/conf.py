@@ -14,8 +14,8 @@ from daemonkit.faults import Refused
 
 VERSIONS = frozenset({"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"})
 _SUFFIXES = (".conf", ".conflist", ".json")
-_SIZE = 1024 * 1024
-_PLUGINS = 32
+_MOST_BYTES = 1024 * 1024
+_MOST_PLUGINS = 32
 # Names and types become parts of paths, or of plugins' own file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -77,8 +77,8 @@ def parse(text: str, source: str) -> Chain:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > 255:
         raise ValueError(f"name {name!r:.100} is not a network name")
     plugins = value["plugins"] if "plugins" in value else [value]
-    if not isinstance(plugins, list) or not 1 <= len(plugins) <= _PLUGINS:
-        raise ValueError(f"plugins: not an array of 1 to {_PLUGINS}")
+    if not isinstance(plugins, list) or not 1 <= len(plugins) <= _MOST_PLUGINS:
+        raise ValueError(f"plugins: not an array of 1 to {_MOST_PLUGINS}")
     return Chain(name, version, tuple(_plugin(plugin) for plugin in plugins), source)
 
 
@@ -99,9 +99,9 @@ def _plugin(value: object) -> Plugin:
 def _load(path: Path) -> Chain:
     try:
         with path.open("rb") as file:
-            content = file.read(_SIZE + 1)
-        if len(content) > _SIZE:
-            raise ValueError(f"larger than {_SIZE} bytes")
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"larger than {_MOST_BYTES} bytes")
         return parse(content.decode(), str(path))
     except OSError as error:
         raise Refused(_LOAD, str(path), error.strerror or str(error)) from None

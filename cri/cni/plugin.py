@@ -17,7 +17,7 @@ from daemonkit.host.children import settle
 from daemonkit.observe.steps import step
 from daemonkit.tasks import complete, gather
 
-_OUTPUT = 1024 * 1024
+_OUTPUT_BYTES = 1024 * 1024
 _CALL = "call CNI plugin"
 # Specification section 4, "Well-known Error Codes"; plugins' own codes begin at 100.
 _KINDS: Mapping[int, type[Fault]] = {
@@ -109,7 +109,7 @@ async def _read_output(stream: asyncio.StreamReader) -> bytes:
     """Read to the end, but keep no more than the limit."""
     kept = bytearray()
     while chunk := await stream.read(65_536):
-        if len(kept) <= _OUTPUT:
+        if len(kept) <= _OUTPUT_BYTES:
             kept += chunk
     return bytes(kept)
 
@@ -125,7 +125,7 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
 def _fault(call: Call, status: int | None, stdout: bytes, stderr: bytes) -> Fault:
     subject = f"{call.type} {call.command}"
     try:
-        error = json.loads(stdout[:_OUTPUT])
+        error = json.loads(stdout[:_OUTPUT_BYTES])
         code, message = int(error["code"]), str(error["msg"])
         details = str(error.get("details") or "")
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -15,13 +15,13 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 INTERFACE = "eth0"
-_BURSTS = 2**21, 2**31 - 1
+_BURST_BITS = 2**21, 2**31 - 1
 """Bounds of a burst in bits: some of the largest frames, and the plugin's limit."""
 _BURST_PART = 10
 _NEEDS = {"portMappings": "portmap"}
 """Capabilities that must not be left out silently, and the plugins that provide them."""
 _BANDWIDTH = "bandwidth"
-_MAX_RATE = 10**15
+_MAX_RATE_BITS_PER_SECOND = 10**15
 
 
 def attachment(
@@ -108,7 +108,7 @@ def _annotated(config: cri.PodSandboxConfig, way: str, limit: int, handler: str)
     if key not in config.annotations:
         return 0
     try:
-        rate = within(config.annotations[key], _MAX_RATE)
+        rate = within(config.annotations[key], _MAX_RATE_BITS_PER_SECOND)
     except ValueError as error:
         raise Invalid("read annotation", key, str(error)) from None
     if 0 < limit < rate:
@@ -123,4 +123,4 @@ def burst(rate: int) -> int:
     The bandwidth plugin requires a burst, but no annotation sets the burst.  The plugin holds back as much
     again in the host's memory.  The plugin's maximum would be 256 MiB of both, whatever the rate.
     """
-    return min(max(rate // _BURST_PART, _BURSTS[0]), _BURSTS[1])
+    return min(max(rate // _BURST_PART, _BURST_BITS[0]), _BURST_BITS[1])

@@ -22,16 +22,16 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
-from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
+from daemonkit.observe.observe_settings import AuditConfig, MetricsConfig, TracesConfig
 from images.bounds.limits import ImageLimits
 from images.globs import patterns
+from images.image_settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 from images.registry import names
-from images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
-_FILES = 1 << 20  # fs.nr_open of Linux, unless raised
-_PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
-_CPU_PERCENT = 1024 * 100  # of all CPUs that a zone can have
+_MOST_FILES = 1 << 20  # fs.nr_open of Linux, unless raised
+_MOST_PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
+_MOST_CPU_PERCENT = 1024 * 100  # of all CPUs that a zone can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class ContainerDefaults:
 
     def __post_init__(self) -> None:
         at_least(0, self, "nofile", "pids_limit")
-        at_most(_FILES, self, "nofile")
-        at_most(_PIDS, self, "pids_limit")
+        at_most(_MOST_FILES, self, "nofile")
+        at_most(_MOST_PIDS, self, "pids_limit")
         at_least(1, self, "shm_size")
 
 
@@ -78,7 +78,7 @@ class ZoneDefaults:
 
     def __post_init__(self) -> None:
         at_least(0, self, "cpu_overhead")
-        at_most(_CPU_PERCENT, self, "cpu_overhead")
+        at_most(_MOST_CPU_PERCENT, self, "cpu_overhead")
 
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")

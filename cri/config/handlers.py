@@ -36,7 +36,7 @@ _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _CPUPOOL = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_VCPUS = 1024
-MOST_RATE = 2**50
+MOST_RATE_PER_SECOND = 2**50
 
 
 class HostNamespaces(Enum):
@@ -156,7 +156,7 @@ class HandlerConfig:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
         at_least(0, self, "memory_headroom", "vcpus_headroom", "scratch_size")
         at_least(0, self, "ingress_bandwidth", "egress_bandwidth", *DISK_RATES.values())
-        at_most(MOST_RATE, self, *DISK_RATES.values())
+        at_most(MOST_RATE_PER_SECOND, self, *DISK_RATES.values())
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max", "vcpus_headroom")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):

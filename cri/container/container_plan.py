@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.checks import container as request
-from cri.checks import devices
+from cri.checks import host_devices
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.checks.storage import empty_dirs, writable_layers
@@ -21,8 +21,8 @@ from cri.container.kubelet_paths import Source
 from cri.container.signals import stop_signal
 from cri.container.volumes import plan_volumes, set_image_ids
 from cri.oci.capabilities import grantable
-from cri.oci.files import pod_files
-from cri.oci.process import bounding, process
+from cri.oci.oci_process import bounding, process
+from cri.oci.pod_files import pod_files
 from cri.oci.seccomp import local_profile, seccomp
 from cri.oci.spec import spec
 from cri.oci.user import User, user
@@ -141,8 +141,8 @@ class PlanContainer:
             image_volumes=volumes.images,
             memory_volumes=volumes.memory,
             file_volumes=volumes.files,
-            devices=devices.of_container(
-                config, devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
+            devices=host_devices.of_container(
+                config, host_devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
             ),
             writable_bytes=writable_layers(notes).get(config.metadata.name, 0),
         )

@@ -7,32 +7,32 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from cri.oci.process import exec_process
+from cri.oci.oci_process import exec_process
 from cri.state.container import Container, ContainerPhase
 from cri.state.pod_records import PodRecords
 from cri.zones.client import Zones
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate
 from daemonkit.logs import fields
-from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from daemonkit.shares import Holding, Shares
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-MEMORY_BUDGET = 128 << 20
+MEMORY_BUDGET_BYTES = 128 << 20
 """Memory budget in bytes for the data under way of all tenants together (ADR 63)."""
-EXEC_CALLS = 1024
+MOST_EXEC_CALLS = 1024
 """Most calls of ExecSync under way; the server has room for four times as many calls of all kinds."""
-OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
+OUTPUT_LIMIT_BYTES = MESSAGE_LIMIT_BYTES - 64 * 1024
 """Maximum bytes of both streams together: the reply must fit into one message."""
-OUTPUT_FLOOR = 16 * 1024
+OUTPUT_FLOOR_BYTES = 16 * 1024
 """Bytes of output that every call may have outside the budget; the kubelet reads 10 KiB of a probe."""
 COPIES = 3
 """Bytes of memory for each byte of output, until the reply is sent: the message, its encoding, and gRPC's."""
 
-_LONGEST = 7 * 24 * 3600
-_ANSWER = 5
+_LONGEST_SECONDS = 7 * 24 * 3600
+_ANSWER_SECONDS = 5
 """Seconds beyond the process's own timeout for the zone to start it and to report its end."""
 
 
@@ -45,8 +45,8 @@ class ExecSync:
 
     records: PodRecords
     zones: Zones
-    memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
-    calls: Shares = field(default_factory=lambda: Shares(EXEC_CALLS))
+    memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET_BYTES))
+    calls: Shares = field(default_factory=lambda: Shares(MOST_EXEC_CALLS))
 
     async def exec_sync(self, asked: cri.ExecSyncRequest, until_sent: ExitStack) -> bytes:
         """Run a command: the encoded reply.
@@ -65,14 +65,14 @@ class ExecSync:
         start = pb.ExecStart(
             workload_id=container.id,
             process=exec_process(container, asked.cmd, tty=False).encode(),
-            timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
+            timeout_ns=min(asked.timeout, _LONGEST_SECONDS) * 10**9,
         )
         namespace = self.records.namespace_of(container)
         self._begin(container, namespace, until_sent)
         holding = Holding(self.memory, namespace)
         until_sent.callback(holding.close)
         output = _Output(holding)
-        most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
+        most = min(asked.timeout, _LONGEST_SECONDS) + _ANSWER_SECONDS if asked.timeout else None
         try:
             async with asyncio.timeout(most):
                 return await self._collect(start, output)
@@ -82,7 +82,8 @@ class ExecSync:
     def _begin(self, container: Container, namespace: str, until_sent: ExitStack) -> None:
         if not self.calls.take(namespace):
             held = self.calls.held(namespace)
-            cause = f"namespace {namespace} has {held} calls of ExecSync under way, its share of {EXEC_CALLS}"
+            used = f"namespace {namespace} has {held} calls of ExecSync under way"
+            cause = f"{used}, its share of {MOST_EXEC_CALLS}"
             raise Exhausted("exec in", container.id, cause, "wait until some have ended, or probe less often")
         until_sent.callback(self.calls.give, namespace)
 
@@ -112,11 +113,11 @@ class _Output:
 
     def fitting(self, data: bytes) -> bytes:
         """The part of the data within the limit; nothing after the first dropped byte."""
-        left = OUTPUT_LIMIT - self.size if self._whole else 0
+        left = OUTPUT_LIMIT_BYTES - self.size if self._whole else 0
         kept = data[:left]
-        beyond = self.size + len(kept) > OUTPUT_FLOOR
+        beyond = self.size + len(kept) > OUTPUT_FLOOR_BYTES
         if beyond and not self._memory.grow(COPIES * len(kept)):
-            kept = kept[: max(0, OUTPUT_FLOOR - self.size)]
+            kept = kept[: max(0, OUTPUT_FLOOR_BYTES - self.size)]
         self._whole = self._whole and len(kept) == len(data)
         self.size += len(kept)
         self.dropped += len(data) - len(kept)

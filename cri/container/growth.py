@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cri.checks.fields import MAX_MEMORY, MAX_VCPUS
+from cri.checks.fields import MAX_MEMORY_BYTES, MAX_VCPUS
 from cri.container.shares import PodShares
 from cri.state.container import ContainerPhase
 from cri.state.pod_records import PodRecords
@@ -68,7 +68,7 @@ def needed(
             then.memory_limit_in_bytes,
         )
         overhead = pod.overhead.memory_limit_in_bytes
-        wanted.memory_bytes = min(total + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY)
+        wanted.memory_bytes = min(total + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY_BYTES)
     if milli(then) > milli(now) > 0:
         total = _sum(milli(pod.resources), [milli(one) for one in others], milli(now), milli(then))
         wanted.vcpus = min(-(-total // 1000), MAX_VCPUS)

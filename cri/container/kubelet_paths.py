@@ -30,7 +30,7 @@ from cri.checks.fields import CREATE
 from cri.state.sandbox import EMPTY_DIR, SMALL_FILES
 from daemonkit.faults import Refused, Unsupported
 from daemonkit.host import mountinfo
-from daemonkit.host.files import HostCalls
+from daemonkit.host.host_calls import HostCalls
 
 _POD = r"(?P<pod>/(?:[^/]+/)*pods/[^/]+)"
 _EMPTY_DIR = re.compile(_POD + r"/volumes/kubernetes\.io~empty-dir/(?P<volume>[^/]+)")

@@ -28,8 +28,8 @@ _CPU_SHARES = 1024
 """CPU shares of one CPU, and the default of a control group."""
 _CPU_WEIGHT, _MOST_WEIGHT = 256, 65_535
 """``weight`` of protect.v1: of one CPU, and the maximum."""
-_MOST_CAP = 100 * 1024
-_PERIOD = 100_000
+_MOST_CAP_PERCENT = 100 * 1024
+_PERIOD_MICROSECONDS = 100_000
 """Default period of the kernel, in microseconds."""
 _COUNTED = frozenset({ContainerPhase.CREATING, ContainerPhase.CREATED, ContainerPhase.RUNNING})
 
@@ -65,7 +65,7 @@ def zone_shares(
         percent = 0
     if percent:
         percent += cap(overhead.cpu_quota, overhead.cpu_period) or cpu_overhead
-    return ZoneShares(weight(shares + overhead.cpu_shares if shares else 0), min(percent, _MOST_CAP))
+    return ZoneShares(weight(shares + overhead.cpu_shares if shares else 0), min(percent, _MOST_CAP_PERCENT))
 
 
 def weight(cpu_shares: int) -> int:
@@ -76,7 +76,7 @@ def weight(cpu_shares: int) -> int:
 
 def cap(quota: int, period: int) -> int:
     """Percent of one CPU, rounded up, for microseconds in each period; 0, no limit, without a quota."""
-    return -(-100 * quota // (period or _PERIOD)) if quota > 0 else 0
+    return -(-100 * quota // (period or _PERIOD_MICROSECONDS)) if quota > 0 else 0
 
 
 class PodShares:

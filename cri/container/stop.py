@@ -15,8 +15,8 @@ from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
-_LONGEST_GRACE = 7 * 24 * 3600
-_KILL_TIMEOUT = 15.0
+_LONGEST_GRACE_SECONDS = 7 * 24 * 3600
+_KILL_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StopContainer:
         if grace > 0 and container.stop_signal != signal.SIGKILL:
             await self._signal(container, container.stop_signal)
             try:
-                await self._wait(container, min(grace, _LONGEST_GRACE))
+                await self._wait(container, min(grace, _LONGEST_GRACE_SECONDS))
             except TooLate:
                 pass
             else:
@@ -52,7 +52,7 @@ class StopContainer:
         """Send SIGKILL and wait; destroying the zone ends a container that survives the wait."""
         try:
             await self._signal(container, signal.SIGKILL)
-            await self._wait(container, _KILL_TIMEOUT)
+            await self._wait(container, _KILL_SECONDS)
         except TooLate:
             log.warning("killed, but not seen to end", extra=fields(container=container.id))
 

@@ -29,8 +29,8 @@ _PARTS = (
     ("unified",),
 )
 """Limits that the kernel takes or refuses together."""
-_PERIOD = 100_000  # the kernel's default, microseconds
-_MOST = 2**63 - 1  # of a field
+_PERIOD_MICROSECONDS = 100_000  # the kernel's default, microseconds
+_LARGEST_INT64 = 2**63 - 1  # of a field
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _wanted(
     if asked.memory_limit_in_bytes > 0 < now.memory_swap_limit_in_bytes:
         swap = max(0, now.memory_swap_limit_in_bytes - now.memory_limit_in_bytes)
         wanted.memory_swap_limit_in_bytes = asked.memory_swap_limit_in_bytes or min(
-            asked.memory_limit_in_bytes + swap, _MOST
+            asked.memory_limit_in_bytes + swap, _LARGEST_INT64
         )
     if asked.cpu_quota or asked.cpu_period:
         wanted.cpu_quota = asked.cpu_quota or now.cpu_quota
@@ -153,6 +153,6 @@ def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[s
     if asked.cpu_quota < 0 < now.cpu_quota:
         # To lift the limit, crun needs the period too.
         cpu = changes.get("cpu")
-        lifted = {"quota": -1, "period": asked.cpu_period or _PERIOD}
+        lifted = {"quota": -1, "period": asked.cpu_period or _PERIOD_MICROSECONDS}
         changes["cpu"] = {**(cpu if isinstance(cpu, dict) else {}), **lifted}
     return changes

@@ -21,9 +21,9 @@ from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
-FRESH = 10.0
+FRESH_SECONDS = 10.0
 """Seconds after which a list is requested again without a caller."""
-_LONGEST = 2.0
+_LONGEST_SECONDS = 2.0
 
 
 class DelegateFollower:
@@ -44,7 +44,7 @@ class DelegateFollower:
         self._stored = stored
         self._came = came
         self._wake = asyncio.Event()
-        self._backoff = Backoff(longest=_LONGEST)
+        self._backoff = Backoff(longest=_LONGEST_SECONDS)
         delegate.on_lost(self._wake.set)
 
     async def run(self) -> None:
@@ -53,7 +53,7 @@ class DelegateFollower:
             self._wake.clear()
             if await self.look():
                 self._backoff.reset()
-                await self._wait(FRESH)
+                await self._wait(FRESH_SECONDS)
             else:
                 await asyncio.sleep(self._backoff.delay())
 
@@ -64,7 +64,7 @@ class DelegateFollower:
             if before:
                 await self._delegate.introduce(self._delegate.timeout)
             for one in self._lists:
-                if before or one.last is None or time.monotonic() - one.last.heard_at >= FRESH:
+                if before or one.last is None or time.monotonic() - one.last.heard_at >= FRESH_SECONDS:
                     await self._refresh(one)
         except (grpc.aio.AioRpcError, Fault) as error:
             if not before:

@@ -19,7 +19,7 @@ from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
 from daemonkit.logs import fields
 from daemonkit.observe.steps import step
-from daemonkit.rpc.client import MESSAGE_LIMIT, channel
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES, channel
 from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -40,8 +40,8 @@ _Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 _ASK = "ask the delegate"
 _HOPPED: Metadata = ((HOP, "1"),)
 # A Go server's trailers may be far larger than gRPC's 8 KiB, and an error must reach our caller whole.
-_TRAILERS = 1024 * 1024
-_OPTIONS = (("grpc.max_metadata_size", _TRAILERS), ("grpc.absolute_max_metadata_size", _TRAILERS))
+_TRAILERS_BYTES = 1024 * 1024
+_OPTIONS = (("grpc.max_metadata_size", _TRAILERS_BYTES), ("grpc.absolute_max_metadata_size", _TRAILERS_BYTES))
 _OUR_DEADLINE = "Deadline Exceeded"  # gRPC for C writes this when a deadline passes on this side
 
 
@@ -174,7 +174,7 @@ class Delegate:
             kind = TooLate if timeout is None or timeout >= self.timeout else CallerLeft
             return kind(_ASK, self.endpoint, f"no answer within {timeout or 0:.3g} s")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-            return TooLarge(_ASK, self.endpoint, f"its answer is larger than {MESSAGE_LIMIT >> 20} MiB")
+            return TooLarge(_ASK, self.endpoint, f"its answer is larger than {MESSAGE_LIMIT_BYTES >> 20} MiB")
         if code is grpc.StatusCode.UNAVAILABLE and not self._connected():
             self._introduced = False
             self.lost(details)

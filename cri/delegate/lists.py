@@ -28,11 +28,11 @@ from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
 from daemonkit.faults import Fault, TooLate
 from daemonkit.logs import fields
-from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 
 log = logging.getLogger(__name__)
 
-REST = 60.0
+REST_SECONDS = 60.0
 """Pause in seconds after figures that came too late; the delegate is not asked before its end."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -63,7 +63,7 @@ class MergedList:
         self._lacking = -1
         self._rests_until = 0.0
         self.adapt: Adapt = _as_they_are
-        """Adapts the delegate's items to ours if necessary (``cri.delegate.metrics``)."""
+        """Adapts the delegate's items to ours if necessary (``cri.delegate.metric_labels``)."""
 
     async def answer(self, raw: bytes, context: _Context) -> bytes:
         """The encoded list of both runtimes' items."""
@@ -83,7 +83,7 @@ class MergedList:
         mine = own if isinstance(own, bytes) else own.SerializeToString()
         if self.only_ours(about):
             return mine
-        return mine + await self._theirs(pending, about, begun, MESSAGE_LIMIT - len(mine))
+        return mine + await self._theirs(pending, about, begun, MESSAGE_LIMIT_BYTES - len(mine))
 
     async def refresh(self) -> None:
         """Ask the delegate for the whole list and remember it; the delegate's errors are raised."""
@@ -125,7 +125,7 @@ class MergedList:
             if (fitting := await self.adapt(found)) is not found:
                 data = encoded_items(self.kind.method, self.kind.field, fitting)
             if len(data) > left:
-                cause = f"its list and ours together are larger than {MESSAGE_LIMIT >> 20} MiB"
+                cause = f"its list and ours together are larger than {MESSAGE_LIMIT_BYTES >> 20} MiB"
                 raise TooLarge(self.kind.method, self._delegate.endpoint, cause)
         except (grpc.aio.AioRpcError, Fault) as error:
             self.failed(error)
@@ -169,7 +169,7 @@ class MergedList:
             self._delegate.lost(error_text(error))
         else:
             if isinstance(error, TooLate):
-                self._rests_until = time.monotonic() + REST
+                self._rests_until = time.monotonic() + REST_SECONDS
             log.warning(
                 "the delegate has no figures: %s", error_text(error), extra=fields(list=self.kind.method)
             )

@@ -16,7 +16,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _WHOLE = 64
 """Length of a whole id: ours, containerd's and CRI-O's.  A shorter id may be a prefix."""
 
-_REMOVED = 4096
+_REMOVED_IDS = 4096
 """Number of our removed ids that are remembered; the kubelet asks for removed ids for some minutes."""
 
 
@@ -81,7 +81,7 @@ class Owners:
         if before is None or after is not None:
             return
         self._removed[before.id] = None
-        if len(self._removed) > _REMOVED:
+        if len(self._removed) > _REMOVED_IDS:
             self._removed.popitem(last=False)
 
 

@@ -20,7 +20,7 @@ from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, Li
 from cri.delegate.lifecycle import Change, RoutedContainer, RoutedPod, listed_entries
 from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
-from cri.delegate.metrics import MetricLabels
+from cri.delegate.metric_labels import MetricLabels
 from cri.delegate.owners import Ensure, Owners, OwnRecords
 from cri.delegate.routes import (
     CONTAINER_CALLS,
@@ -34,7 +34,7 @@ from cri.delegate.routes import (
 )
 from cri.delegate.status import MergedStatus
 from cri.delegate.stored import DelegateFacts
-from cri.delegate.streams.events import MergedEvents
+from cri.delegate.streams.event_stream import MergedEvents
 from cri.delegate.streams.lists import MergedListStream
 from cri.delegate.streams.missed import MissedEvents
 from cri.state.list_capacity import ListCapacity
@@ -47,7 +47,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
-_SHOWN = 32
+_SHOWN_NAMESPACES = 32
 """Maximum of namespaces in one line of the log."""
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -164,7 +164,7 @@ class Delegation:
             log.warning(
                 "pods of these namespaces run in the delegate, and new ones would be refused: add them"
                 " to [delegate] namespaces in cri.toml, or give the pods a RuntimeClass of zones",
-                extra=fields(namespaces=", ".join(outside[:_SHOWN]), count=len(outside)),
+                extra=fields(namespaces=", ".join(outside[:_SHOWN_NAMESPACES]), count=len(outside)),
             )
         self._outside = outside
 

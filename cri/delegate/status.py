@@ -23,7 +23,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 CONDITION = "DelegateReady"
-_HANDLERS = 256
+_MOST_HANDLERS = 256
 _CONFIG_BYTES = 4096
 _INFO_BYTES = 8 * 1024 * 1024
 INFO = "delegate."
@@ -141,7 +141,7 @@ class MergedStatus:
         if theirs is None:
             return
         known = {*self._handlers, *(one.name for one in reply.runtime_handlers)}
-        for one in theirs.runtime_handlers[:_HANDLERS]:
+        for one in theirs.runtime_handlers[:_MOST_HANDLERS]:
             if one.name not in known and (one.name or self._default is Unnamed.DELEGATE):
                 known.add(one.name)
                 reply.runtime_handlers.append(one)

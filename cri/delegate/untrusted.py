@@ -15,15 +15,15 @@ from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
-ITEMS = 16_384
+MOST_ITEMS = 16_384
 """Maximum of items in a list of the delegate; a node has hundreds."""
 
 
-TOO_MANY = f"it lists more than {ITEMS} items"
+TOO_MANY = f"it lists more than {MOST_ITEMS} items"
 _VARINT, _LENGTH = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Size in bytes of the wire types of fixed size (protobuf.dev/programming-guides/encoding)."""
-_SHORT = 64 * ITEMS
+_SHORT = 64 * MOST_ITEMS
 """Size limit in bytes for decoding a list without counting its items first."""
 
 
@@ -55,7 +55,7 @@ class Checked:
     def batch(self, untrusted: bytes, seen: dict[str, Any]) -> list[Any]:
         """Check one message of a stream: returns its new items, and adds them to ``seen`` by key."""
         _, items = self._read(untrusted, self._stream_type, self._kind.stream_field)
-        if len(seen) + len(items) > ITEMS:
+        if len(seen) + len(items) > MOST_ITEMS:
             raise self._broken(TOO_MANY)
         new = {key: item for key, item in items.items() if key not in seen}
         seen.update(new)
@@ -69,7 +69,7 @@ class Checked:
         except DecodeError:
             raise self._broken("its answer is not CRI's") from None
         found = getattr(answer, field)
-        if len(found) > ITEMS:
+        if len(found) > MOST_ITEMS:
             raise self._broken(TOO_MANY)
         key = self._kind.key
         items = {key(item): item for item in found}
@@ -100,7 +100,7 @@ class Checked:
 
 
 def has_more_items(untrusted: bytes) -> bool:
-    """Whether a list has more than ``ITEMS`` items; DecodeError: not protobuf.
+    """Whether a list has more than ``MOST_ITEMS`` items; DecodeError: not protobuf.
 
     An item of 2 bytes takes 100 after decoding: a list of 16 MiB could take a GiB.  Therefore the function
     only follows the lengths of the fields.
@@ -119,7 +119,7 @@ def has_more_items(untrusted: bytes) -> bool:
         else:
             raise DecodeError("CRI has no groups")
         count += 1
-        if count > ITEMS:
+        if count > MOST_ITEMS:
             return True
     return False
 

@@ -21,7 +21,7 @@ from images.bounds.identity import (
 )
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_LINES = 100_000
+_MOST_LINES = 100_000
 _ROOT = Uid(0)
 _ROOT_GROUP = Gid(0)
 
@@ -123,7 +123,7 @@ def _accounts(passwd: str) -> Iterator[_Account]:
 
 def _lines(untrusted_text: str, least: int) -> Iterator[list[str]]:
     """The lines with at least ``least`` fields; shorter lines are skipped, as in the C library."""
-    for line in untrusted_text.split("\n")[:_LINES]:
+    for line in untrusted_text.split("\n")[:_MOST_LINES]:
         fields = line.strip().split(":")
         if len(fields) >= least and not fields[0].startswith("#"):
             yield fields

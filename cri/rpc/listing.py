@@ -10,7 +10,7 @@ import grpc.aio
 from cri.rpc import container_view, sandbox_view
 from cri.rpc.rendered import Rendered, encoded
 from cri.state.container import Container
-from cri.state.events import Event, Events
+from cri.state.container_events import Event, Events
 from cri.state.pod_records import PodRecords
 from cri.state.sandbox import Sandbox
 from daemonkit.rpc.interceptors import read_only

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import grpc.aio
 
-from cri.container.logs import reopen_log
+from cri.container.reopen_log import reopen_log
 from cri.rpc.listing import ListingRpcs
 from cri.rpc.pod_cidr import PodCidr
 from cri.rpc.resources import ResourcesRpcs
 from cri.rpc.statistics import StatisticsRpcs
 from cri.rpc.status import NodeStatus
 from cri.rpc.verbs import ContainerVerbs, PodVerbs
-from cri.state.events import Events
+from cri.state.container_events import Events
 from cri.state.pod_records import PodRecords
 from cri.stats.pods import PodStatistics
 from cri.streaming.forwarding.portforward import port_forward_url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cri.container.create import CreateContainer
+from cri.container.create_container import CreateContainer
 from cri.container.execsync import ExecSync
 from cri.container.remove import RemoveContainer
 from cri.container.start import StartContainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cri.checks.fields import RUN
-from cri.config import DISK_RATES, MOST_RATE, HandlerConfig
+from cri.config import DISK_RATES, MOST_RATE_PER_SECOND, HandlerConfig
 from daemonkit.faults import Denied, Invalid
 from daemonkit.quantity import within
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -37,7 +37,7 @@ def _annotated(config: cri.PodSandboxConfig, key: str, name: str, limit: int) ->
     if key not in config.annotations:
         return 0
     try:
-        rate = within(config.annotations[key], MOST_RATE)
+        rate = within(config.annotations[key], MOST_RATE_PER_SECOND)
     except ValueError as error:
         raise Invalid("read annotation", key, str(error), 'e.g. "50Mi" bytes, or "1000" operations') from None
     if 0 < limit < rate:

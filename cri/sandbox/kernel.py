@@ -7,9 +7,9 @@ from cri.config import KERNEL, HandlerConfig
 from cri.ports import Images
 from daemonkit.faults import Denied, Invalid, Missing
 from images.globs import Globs
-from images.kernels.images import ZONE
+from images.image_settings import KernelSettings
+from images.kernels.kernel_images import ZONE
 from images.registry import names
-from images.settings import KernelSettings
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
@@ -44,7 +44,7 @@ def resolve_kernel(images: Images, name: str) -> str:
 
 
 def hold_kernel(images: Images, image_id: str, sandbox_id: str) -> None:
-    """Keep the image until ``release``; Missing if the image is gone."""
+    """Keep the image until ``release_kernel``; Missing if the image is gone."""
     if image_id:
         images.hold(image_id, ZONE + sandbox_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cri.checks import devices
+from cri.checks import host_devices
 from cri.checks.handlers import MODES
 from cri.config import CriConfig
 from cri.container.shares import PodShares
@@ -64,7 +64,7 @@ class PodZones:
                 seclabel=handler.seclabel,
                 scratch_bytes=handler.scratch_size or None,
                 cpupool=handler.cpupool,
-                devices=devices.of_pod(sandbox.config.annotations, handler),
+                devices=host_devices.of_pod(sandbox.config.annotations, handler),
                 pod_uid=meta.uid,
                 memory_bound_bytes=handler.memory_max,
                 vcpus_bound=handler.vcpus_max,

@@ -18,7 +18,7 @@ from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
-_RETRY = 5.0
+_RETRY_SECONDS = 5.0
 
 
 class Reconciler:
@@ -55,7 +55,7 @@ class Reconciler:
             clean = await self._sweep()
             self.first_done.set()
             if not clean:
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(_RETRY_SECONDS)
                 self._unfinished.set()
 
     async def _sweep(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.checks.fields import MAX_MEMORY, MAX_VCPUS, RUN
+from cri.checks.fields import MAX_MEMORY_BYTES, MAX_VCPUS, RUN
 from cri.config import MEMORY, VCPUS, HandlerConfig, HandlerMemoryPolicy, Reserve
 from daemonkit.faults import Denied, Invalid
 from daemonkit.quantity import within
@@ -118,7 +118,7 @@ def _dimensions(
         _Dimension(
             key=MEMORY,
             setting="memory",
-            noted=_annotation(config, MEMORY, MAX_MEMORY),
+            noted=_annotation(config, MEMORY, MAX_MEMORY_BYTES),
             asked=_memory(config.linux, overhead),
             usual=handler.memory,
             least=handler.memory_min,
@@ -154,7 +154,7 @@ def _memory(linux: cri.LinuxPodSandboxConfig, memory_overhead: int) -> int:
     if limit <= 0:
         return 0
     overhead = linux.overhead.memory_limit_in_bytes
-    return min(limit + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY)
+    return min(limit + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY_BYTES)
 
 
 def _vcpus(linux: cri.LinuxPodSandboxConfig) -> int:

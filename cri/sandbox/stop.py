@@ -21,10 +21,10 @@ from daemonkit.tasks import complete, complete_all
 log = logging.getLogger(__name__)
 
 _STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
-_KILLED = 128 + 9
-_OUT_OF_REACH = 3.0
+_KILLED_EXIT_CODE = 128 + 9
+_UNREACHABLE_SECONDS = 3.0
 """Seconds to wait for an unreachable zone before destroying the zone with its containers."""
-_AGAIN = 0.2
+_RETRY_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StopSandbox:
         checkpoint("stop-pod.torn-down")
         for container in self.records.containers_of(sandbox.id):
             if container.live:
-                await self.changes.lost(container.id, "Error", "its pod was stopped", _KILLED)
+                await self.changes.lost(container.id, "Error", "its pod was stopped", _KILLED_EXIT_CODE)
         await self.records.sandboxes.put(
             replace(self.records.sandboxes.get(sandbox.id), phase=SandboxPhase.STOPPED)
         )
@@ -72,7 +72,7 @@ class StopSandbox:
         An unreachable zone gets a little time to deliver the last output of its containers.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + _OUT_OF_REACH
+        until = loop.time() + _UNREACHABLE_SECONDS
         while True:
             try:
                 return await self.stop_container.kill(container)
@@ -80,7 +80,7 @@ class StopSandbox:
                 if not isinstance(fault, Unreachable) or loop.time() >= until:
                     log.warning("not killed before its zone: %s", fault, extra=fields(container=container.id))
                     return
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def teardown(self, sandbox: Sandbox) -> None:
         """Remove the zone and the network that RunPodSandbox made.  May be repeated.

@@ -1,12 +1,12 @@
 """Room for pods and containers in the answers that list all of them.
 
-A gRPC message has at most MESSAGE_LIMIT bytes, and the kubelet's client accepts no more. Most text in the
+A gRPC message has at most MESSAGE_LIMIT_BYTES, and the kubelet's client accepts no more. Most text in the
 lists is annotations, which a pod's author writes: up to 256 KiB each. Statistics of pods repeat the text of
 pods and of containers. One sum therefore counts both, and an entry beyond the limit is refused.
 
-An entry up to ORDINARY bytes only needs room in the sum. The rest of a longer entry counts as large. A node
-has LARGE bytes for large text, and a namespace its SHARE: a namespace that has used its share does not affect
-other namespaces.
+An entry up to ORDINARY_BYTES only needs room in the sum. The rest of a longer entry counts as large. A node
+has LARGE_BYTES for large text, and a namespace SHARE_BYTES: a namespace that has used its share does not
+affect other namespaces.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cri.state.container import Container
 from cri.state.records import Records
 from cri.state.sandbox import Sandbox
 from daemonkit.faults import Exhausted
-from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-FIGURES = 1024
+FIGURES_BYTES = 1024
 """Bytes of an entry's statistics and of all other fields without text."""
-TOTAL = MESSAGE_LIMIT - 256 * 1024
-ORDINARY = 8 * 1024
-LARGE = 4 << 20
-SHARE = 1 << 20
+TOTAL_BYTES = MESSAGE_LIMIT_BYTES - 256 * 1024
+ORDINARY_BYTES = 8 * 1024
+LARGE_BYTES = 4 << 20
+SHARE_BYTES = 1 << 20
 
 _HINT = "shorten its annotations and labels, or remove other pods"
 
@@ -41,7 +41,7 @@ class ListEntry:
 
     @property
     def large_bytes(self) -> int:
-        return max(0, self.size_bytes - ORDINARY)
+        return max(0, self.size_bytes - ORDINARY_BYTES)
 
 
 def pod_entry(config: cri.PodSandboxConfig) -> ListEntry:
@@ -57,7 +57,7 @@ def container_entry(namespace: str, config: cri.ContainerConfig) -> ListEntry:
 
 
 def entry_of(namespace: str, item: cri.PodSandbox | cri.Container) -> ListEntry:
-    return ListEntry(namespace, item.ByteSize() + FIGURES)
+    return ListEntry(namespace, item.ByteSize() + FIGURES_BYTES)
 
 
 def check_entry(operation: str, subject: str, new: ListEntry, present: Iterable[ListEntry]) -> None:
@@ -67,13 +67,13 @@ def check_entry(operation: str, subject: str, new: ListEntry, present: Iterable[
         total += entry.size_bytes
         large += entry.large_bytes
         own += entry.large_bytes if entry.namespace == new.namespace else 0
-    beyond = f"{new.large_bytes} bytes of text beyond {ORDINARY} in lists"
-    if new.large_bytes and own + new.large_bytes > SHARE:
-        cause = f"{beyond}: its namespace has {own} of at most {SHARE} on this node"
-    elif new.large_bytes and large + new.large_bytes > LARGE:
-        cause = f"{beyond}: this node has {large} of at most {LARGE}"
-    elif total + new.size_bytes > TOTAL:
-        cause = f"{new.size_bytes} bytes in lists: this node has {total} of at most {TOTAL}"
+    beyond = f"{new.large_bytes} bytes of text beyond {ORDINARY_BYTES} in lists"
+    if new.large_bytes and own + new.large_bytes > SHARE_BYTES:
+        cause = f"{beyond}: its namespace has {own} of at most {SHARE_BYTES} on this node"
+    elif new.large_bytes and large + new.large_bytes > LARGE_BYTES:
+        cause = f"{beyond}: this node has {large} of at most {LARGE_BYTES}"
+    elif total + new.size_bytes > TOTAL_BYTES:
+        cause = f"{new.size_bytes} bytes in lists: this node has {total} of at most {TOTAL_BYTES}"
     else:
         return
     raise Exhausted(operation, subject, cause, _HINT)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cri.stats.values import LARGEST
+from cri.stats.values import LARGEST_UINT64
 
-_SECOND = 10**9
-_SHORTEST = 1 * _SECOND
+_SECOND_NS = 10**9
+_SHORTEST_NS = 1 * _SECOND_NS
 """Shortest time of a rate; a shorter time would only show noise."""
-_WINDOW = 5 * _SECOND
+_WINDOW_NS = 5 * _SECOND_NS
 """Age at which a base is replaced by the next reading."""
-_SET_BACK = 60 * _SECOND
+_SET_BACK_NS = 60 * _SECOND_NS
 """A reading older than the base by this time means a clock set back; an age below means a late reading."""
 
 
@@ -31,8 +31,8 @@ class _Kept:
 class Rates:
     """Rates of pods and containers, in nanoseconds of CPU time per second.
 
-    With enough old readings, a rate covers at least ``_WINDOW``, and less than ``_WINDOW`` more than the
-    longest time between two bases.
+    With enough old readings, a rate covers at least ``_WINDOW_NS``, and less than ``_WINDOW_NS`` more than
+    the longest time between two bases.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Rates:
         if kept is None or _anew(kept.base, now):
             self._kept[subject] = _Kept(now)
             return None
-        if timestamp_ns - kept.base.timestamp_ns >= _WINDOW:
+        if timestamp_ns - kept.base.timestamp_ns >= _WINDOW_NS:
             self._kept[subject] = _Kept(now, kept.base)
             return _between(kept.base, now)
         return _between(kept.older or kept.base, now)
@@ -67,11 +67,11 @@ class Rates:
 def _anew(base: _Reading, now: _Reading) -> bool:
     """Whether the counter or the clock began anew."""
     passed = now.timestamp_ns - base.timestamp_ns
-    return passed < -_SET_BACK or (passed >= 0 and now.cpu_ns < base.cpu_ns)
+    return passed < -_SET_BACK_NS or (passed >= 0 and now.cpu_ns < base.cpu_ns)
 
 
 def _between(since: _Reading, now: _Reading) -> int | None:
     passed = now.timestamp_ns - since.timestamp_ns
-    if passed < _SHORTEST:
+    if passed < _SHORTEST_NS:
         return None
-    return min(max(0, now.cpu_ns - since.cpu_ns) * _SECOND // passed, LARGEST)
+    return min(max(0, now.cpu_ns - since.cpu_ns) * _SECOND_NS // passed, LARGEST_UINT64)

@@ -19,15 +19,15 @@ from daemonkit.faults import Fault
 
 log = logging.getLogger(__name__)
 
-_SETTLE = 1.0
+_SETTLE_SECONDS = 1.0
 """Seconds from a start to the first reading; pods that start together are read together."""
-_INTERVAL = 10.0
+_INTERVAL_SECONDS = 10.0
 """Longest time between two readings, in seconds, while callers ask.  Their calls are readings too."""
-_QUIET = 60.0
+_QUIET_SECONDS = 60.0
 """The longest interval in seconds, reached step by step without callers.  Reading 250 zones every ten seconds
 for no caller took some hundredths of a CPU.
 """
-_RETRY = 3.0
+_RETRY_SECONDS = 3.0
 """Seconds until the next try for pods and containers without a reading."""
 
 
@@ -57,7 +57,7 @@ class Sampler:
         self._fresh = asyncio.Event()
         """Set when a pod or container without a reading runs."""
         self._fresh.set()
-        self.interval = _INTERVAL
+        self.interval = _INTERVAL_SECONDS
         """Longest time between two readings now, in seconds."""
         self._seen = 0
         """Number of readings at our own last reading; callers caused later ones."""
@@ -74,14 +74,14 @@ class Sampler:
             await self._synced.wait()
             self.adapt()
             if self._fresh.is_set():
-                await asyncio.sleep(_SETTLE)
+                await asyncio.sleep(_SETTLE_SECONDS)
             self._fresh.clear()
-            rest = self.interval if await self.sample() else _RETRY
+            rest = self.interval if await self.sample() else _RETRY_SECONDS
 
     def adapt(self) -> None:
         """Choose the interval: longer than before if no pod is new and no caller has asked since."""
         wanted = self._fresh.is_set() or self.rates.readings > self._seen
-        self.interval = _INTERVAL if wanted else min(2 * self.interval, _QUIET)
+        self.interval = _INTERVAL_SECONDS if wanted else min(2 * self.interval, _QUIET_SECONDS)
 
     async def sample(self) -> bool:
         """Read the due pods; returns whether all running pods and containers have a reading."""

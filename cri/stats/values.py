@@ -5,17 +5,17 @@ from __future__ import annotations
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-LARGEST = 2**64 - 1
+LARGEST_UINT64 = 2**64 - 1
 
 
 def value(number: int) -> cri.UInt64Value:
     """A number as a message; sums of the zones' reports may be too large for the field."""
-    return cri.UInt64Value(value=min(number, LARGEST))
+    return cri.UInt64Value(value=min(number, LARGEST_UINT64))
 
 
 def put_number(field: cri.UInt64Value, number: int) -> None:
     """Set a field of a message, in place: a node with many pods has thousands, and copying costs the most."""
-    field.value = min(number, LARGEST)
+    field.value = min(number, LARGEST_UINT64)
 
 
 def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:

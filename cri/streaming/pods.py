@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from cri.streaming.transport.quota import POD_LIMIT, PodQuota, StreamMemory
+from cri.streaming.transport.quota import POD_LIMIT_BYTES, PodQuota, StreamMemory
 from daemonkit.loop.fair_scheduler import FairScheduler, Share
 from daemonkit.shares import Shares
 
@@ -40,7 +40,7 @@ class Pods:
             found = self._pods[pod] = PodStreams(
                 pod,
                 self._scheduler.share(carried=0.0),
-                PodQuota(POD_LIMIT, self._memory, namespace),
+                PodQuota(POD_LIMIT_BYTES, self._memory, namespace),
                 asyncio.Event(),
             )
         return found

@@ -17,32 +17,32 @@ from typing import Any
 from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
-from cri.streaming.http.tokens import LENGTH, Tokens
+from cri.streaming.http.tokens import TOKEN_CHARACTERS, Tokens
 from cri.streaming.job import StreamJob
 from cri.streaming.pods import Pods, PodStreams, Slots
-from cri.streaming.transport.wire import LINGER, READ_SIZE, ClientGone, Pulled, SocketWire
+from cri.streaming.transport.wire import LINGER_SECONDS, READ_BYTES, ClientGone, Pulled, SocketWire
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Exhausted
 from daemonkit.logs import fields
-from daemonkit.loop.fair_scheduler import CARRIED, FairScheduler
+from daemonkit.loop.fair_scheduler import CARRIED_SECONDS, FairScheduler
 from daemonkit.tasks import Background, race
 
 log = logging.getLogger(__name__)
 
-PENDING = 256
+MOST_PENDING = 256
 """Maximum of connections without a token yet; one more ends the oldest."""
-URLS = 2048
+MOST_URLS = 2048
 """Maximum of unused URLs, of all pods."""
-URLS_OF_POD = 128
-OPENING = CARRIED
+MOST_URLS_OF_POD = 128
+OPENING_SECONDS = CARRIED_SECONDS
 """Advance over other pods, in seconds of steps, for each stream requested by a caller of CRI."""
 _STRANGERS = 8
 """Weight, in pods, of all connections without a token yet."""
-_URL = 1024
+_URL_BYTES = 1024
 """Bytes accounted for a URL, without its request."""
-_ACCEPT_PAUSE = 0.1
-_REFUSE = 5.0
-GOODBYE = 2.0
+_ACCEPT_PAUSE_SECONDS = 0.1
+_REFUSE_SECONDS = 5.0
+GOODBYE_SECONDS = 2.0
 """Seconds for all clients together to read that the server stops."""
 
 
@@ -55,7 +55,7 @@ class Waiting:
 
 
 class Server:
-    """The streaming server; ``serving`` makes one."""
+    """The streaming server; ``serving_streams`` makes one."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Server:
         """The share of all connections without a token yet."""
         limits = ("streaming.connections", "streaming.connections_per_pod")
         self._streams = Slots(config.connections, config.connections_per_pod, "streams", limits)
-        self._urls = Slots(URLS, URLS_OF_POD, "unused URLs", ("this server", "this server"))
+        self._urls = Slots(MOST_URLS, MOST_URLS_OF_POD, "unused URLs", ("this server", "this server"))
         host, port = listener.getsockname()[:2]
         where = f"[{host}]" if ":" in host else host
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
@@ -88,7 +88,7 @@ class Server:
         Exhausted: the pod has too many unused URLs, or they are too large.
         """
         self._tokens.expire()
-        pod, size = self.pods.part(job.pod, job.namespace), _URL + job.size
+        pod, size = self.pods.part(job.pod, job.namespace), _URL_BYTES + job.size
         trouble = self._urls.trouble(job.pod, job.namespace)
         if not trouble and pod.quota.half_full:
             trouble = f"the streams and unused URLs of pod {job.pod} take all the memory that a pod may have"
@@ -122,12 +122,12 @@ class Server:
                 client, _ = await loop.sock_accept(self._listener)
             except OSError as error:  # out of descriptors: the backlog waits
                 log.error("accept failed: %s", error)
-                await asyncio.sleep(_ACCEPT_PAUSE)
+                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
                 continue
             self._admit(client)
 
     def _admit(self, client: socket.socket) -> None:
-        if len(self._pending) >= PENDING:
+        if len(self._pending) >= MOST_PENDING:
             oldest, _ = self._pending.popitem(last=False)
             oldest.cancel()
         task = self._tasks.spawn(self._connection(client), "streaming connection")
@@ -136,7 +136,7 @@ class Server:
 
     async def _connection(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=READ_SIZE)
+        reader = asyncio.StreamReader(limit=READ_BYTES)
         protocol = Pulled(reader)
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -188,7 +188,7 @@ class Server:
                 wire.belongs_to(waiting.pod.quota)
         except Bad as bad:
             log.debug("refused: %s", bad)
-            async with asyncio.timeout(_REFUSE):
+            async with asyncio.timeout(_REFUSE_SECONDS):
                 await handshake.refuse(bad)
                 await wire.close()
             return None
@@ -213,7 +213,7 @@ class Server:
     def _redeem(self, request: Request) -> Waiting:
         _, _, rest = request.path.partition("/")
         kind, _, token = rest.partition("/")
-        waiting = self._tokens.find(token) if len(token) == LENGTH else None
+        waiting = self._tokens.find(token) if len(token) == TOKEN_CHARACTERS else None
         if waiting is None or waiting.job.kind != kind:
             raise Bad(HTTPStatus.NOT_FOUND, "no such stream, or it was used already, or too late")
         if trouble := self._streams.trouble(waiting.job.pod, waiting.job.namespace):
@@ -222,20 +222,20 @@ class Server:
             raise Bad(status, trouble)
         self._tokens.redeem(token)
         # Otherwise each step of opening a stream would wait for a turn of all open streams.
-        waiting.pod.share.asked(OPENING)
+        waiting.pod.share.asked(OPENING_SECONDS)
         return waiting
 
 
 async def _outlived(ended: asyncio.Event) -> str:
     """Wait for a pod's end, plus time for its processes' last output; returns the reason."""
     await ended.wait()
-    await asyncio.sleep(LINGER)
+    await asyncio.sleep(LINGER_SECONDS)
     return "its pod has ended"
 
 
 @contextlib.asynccontextmanager
 async def serving_streams(
-    config: StreamingConfig, goodbye: float = GOODBYE, scheduler: FairScheduler | None = None
+    config: StreamingConfig, goodbye: float = GOODBYE_SECONDS, scheduler: FairScheduler | None = None
 ) -> AsyncIterator[Server]:
     """Run a server while the block does.  ``scheduler``: for all users of the event loop."""
     listener = _listen(config)

@@ -19,9 +19,9 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
 _BOOT = 3600.0  # protectd ends a boot after timeouts.boot, and CRI's caller may give up earlier
-_CHANGE = 60.0
-_RESIZE = 120.0  # a zone has timeouts.resize for its memory, and again for its vCPUs
-_READ = 10.0
+_CHANGE_SECONDS = 60.0
+_RESIZE_SECONDS = 120.0  # a zone has timeouts.resize for its memory, and again for its vCPUs
+_READ_SECONDS = 10.0
 
 
 class Zones:
@@ -45,22 +45,22 @@ class Zones:
             zone_id=zone_id, netns_path=netns, interface=interface, no_spoof_check=not spoof_check
         )
         with _faults("connect network of zone", zone_id):
-            await self._zones.ConnectNetwork(request, timeout=_CHANGE)
+            await self._zones.ConnectNetwork(request, timeout=_CHANGE_SECONDS)
 
     async def destroy_zone(self, zone_id: str) -> None:
         """End a zone; unknown ids succeed."""
         request = pb.DestroyZoneRequest(id=zone_id)
         with _faults("destroy zone", zone_id):
-            await self._zones.DestroyZone(request, timeout=_CHANGE)
+            await self._zones.DestroyZone(request, timeout=_CHANGE_SECONDS)
 
     async def create_workload(self, request: pb.CreateWorkloadRequest) -> pb.Workload:
         """Prepare a container in its zone."""
         with _faults("create workload", request.id):
-            return await self._workloads.CreateWorkload(request, timeout=_CHANGE)
+            return await self._workloads.CreateWorkload(request, timeout=_CHANGE_SECONDS)
 
     async def start_workload(self, workload_id: str) -> pb.Workload:
         """Start a workload."""
-        call = self._workloads.StartWorkload(pb.StartWorkloadRequest(id=workload_id), timeout=_CHANGE)
+        call = self._workloads.StartWorkload(pb.StartWorkloadRequest(id=workload_id), timeout=_CHANGE_SECONDS)
         with _faults("start workload", workload_id):
             return await call
 
@@ -68,7 +68,7 @@ class Zones:
         """Send a signal to a workload's first process; Refused if the process does not run."""
         request = pb.SignalWorkloadRequest(id=workload_id, signal=signal)
         with _faults("signal workload", workload_id):
-            await self._workloads.SignalWorkload(request, timeout=_READ)
+            await self._workloads.SignalWorkload(request, timeout=_READ_SECONDS)
 
     async def wait_workload(self, workload_id: str, timeout: float) -> pb.Workload:
         """Wait until a workload has ended and its output is in the log; TooLate after ``timeout`` seconds."""
@@ -78,13 +78,15 @@ class Zones:
 
     async def delete_workload(self, workload_id: str) -> None:
         """End and forget a workload; unknown ids succeed."""
-        call = self._workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id=workload_id), timeout=_CHANGE)
+        call = self._workloads.DeleteWorkload(
+            pb.DeleteWorkloadRequest(id=workload_id), timeout=_CHANGE_SECONDS
+        )
         with _faults("delete workload", workload_id):
             await call
 
     async def get_workload(self, workload_id: str) -> pb.Workload:
         """Get the present state of a workload."""
-        call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
+        call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ_SECONDS)
         with _faults("get workload", workload_id):
             return await call
 
@@ -92,14 +94,14 @@ class Zones:
         """Get statistics of these workloads, or of all if empty."""
         request = pb.WorkloadStatsRequest(ids=ids)
         with _faults("read stats", ""):
-            reply = await self._workloads.WorkloadStats(request, timeout=_READ)
+            reply = await self._workloads.WorkloadStats(request, timeout=_READ_SECONDS)
         return list(reply.rows)
 
     async def zone_stats(self, ids: Iterable[str], *, details: bool) -> list[pb.ZoneStatsRow]:
         """Statistics of these zones and their workloads, or of all if empty; silent zones are left out."""
         request = pb.ZoneStatsRequest(ids=ids, details=details)
         with _faults("read stats of", "zones"):
-            reply = await self._zones.ZoneStats(request, timeout=_READ)
+            reply = await self._zones.ZoneStats(request, timeout=_READ_SECONDS)
         return list(reply.rows)
 
     async def resize_zone(
@@ -108,19 +110,19 @@ class Zones:
         """Resize a zone; returns a sentence for each failed part."""
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources, only_more=only_more)
         with _faults("resize zone", zone_id):
-            reply = await self._zones.ResizeZone(request, timeout=_RESIZE)
+            reply = await self._zones.ResizeZone(request, timeout=_RESIZE_SECONDS)
         return list(reply.not_done)
 
     async def update_workload(self, workload_id: str, resources: bytes) -> None:
         """Change limits.  ``resources``: OCI ``linux.resources``, JSON; missing limits stay."""
         request = pb.UpdateWorkloadRequest(id=workload_id, resources=resources)
-        call = self._workloads.UpdateWorkload(request, timeout=_CHANGE)
+        call = self._workloads.UpdateWorkload(request, timeout=_CHANGE_SECONDS)
         with _faults("update workload", workload_id):
             await call
 
     async def reopen_log(self, workload_id: str) -> None:
         """Open a workload's log file again after a rename."""
-        call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)
+        call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ_SECONDS)
         with _faults("reopen log", workload_id):
             await call
 
@@ -161,7 +163,7 @@ class Zones:
     async def info(self, seclabels: Sequence[str] = ()) -> pb.InfoResponse:
         """Get facts about the host, including the unknown ones of these labels."""
         with _faults("ask protectd about", "the host"):
-            return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ)
+            return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ_SECONDS)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
         """Yield everything present, SYNCED, then changes.  Waits for protectd; Unreachable: protectd went."""

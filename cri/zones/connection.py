@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
-from cri.zones.process import MESSAGE, START
+from cri.zones.process import MESSAGE_SECONDS, START_SECONDS
 from daemonkit.faults import Broken
 from daemonkit.loop.fair_scheduler import charge
 from daemonkit.rpc.interceptors import fault_of
@@ -18,7 +18,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 # grpc.aio's call type
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
-_CONNECT = 20.0
+_CONNECT_SECONDS = 20.0
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
@@ -31,7 +31,7 @@ class ZoneConnection:
 
     async def write(self, data: bytes) -> None:
         """Write, back-pressured; no effect after the end of the connection, which ``chunks`` reports."""
-        charge(MESSAGE)
+        charge(MESSAGE_SECONDS)
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(data=data))
 
@@ -56,7 +56,7 @@ class ZoneConnection:
             raise Broken("dial", self._subject, "protectd answered with something else")
 
     async def _read(self) -> pb.DialOutput:
-        charge(MESSAGE)
+        charge(MESSAGE_SECONDS)
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -71,10 +71,10 @@ async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[ZoneConnect
     """Connect, and close the connection at the end of the block."""
     connection = ZoneConnection(call, f"port {start.port} of {start.zone_id}")
     try:
-        charge(START)
+        charge(START_SECONDS)
         with contextlib.suppress(*_GONE):
             await call.write(pb.DialInput(start=start))
-        async with asyncio.timeout(_CONNECT):
+        async with asyncio.timeout(_CONNECT_SECONDS):
             await connection.connected()
         yield connection
     finally:

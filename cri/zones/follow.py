@@ -14,7 +14,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-_RETRY = 0.5
+_RETRY_SECONDS = 0.5
 
 
 class Changes(Protocol):
@@ -55,7 +55,7 @@ class Follower:
                 self.synced.clear()
             log.warning("lost protectd", extra=fields(cause=self.trouble))
             # The call itself waits while protectd is away; this pause is for a protectd that refuses.
-            await asyncio.sleep(_RETRY)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _follow(self) -> None:
         # Taken before the call: a newer zone or workload may be missing in the snapshot without being gone.

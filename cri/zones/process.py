@@ -19,9 +19,9 @@ Message = TypeVar("Message", pb.ExecInput, pb.AttachInput)
 # grpc.aio's call type, for Exec and for Attach
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
-MESSAGE = 0.0002
+MESSAGE_SECONDS = 0.0002
 """CPU time in seconds of a message in gRPC's threads and in protectd, for any size."""
-START = 0.002
+START_SECONDS = 0.002
 """CPU time in seconds of the start of a call in gRPC's threads, protectd, and the zone's agent."""
 
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
@@ -55,7 +55,7 @@ class ProcessStreams(Generic[Message]):
         try:
             async for output in self._call:
                 exited = output.HasField("exit")
-                charge(MESSAGE)
+                charge(MESSAGE_SECONDS)
                 yield output
         except grpc.aio.AioRpcError as error:
             # grpc forgets a call's status if a write meets the end of the call; the exit has come before.
@@ -68,7 +68,7 @@ class ProcessStreams(Generic[Message]):
         async with self._turn:
             # The call has ended; the reader of the output learns why.
             with contextlib.suppress(*_GONE):
-                charge(MESSAGE)
+                charge(MESSAGE_SECONDS)
                 await self._call.write(message)
 
 
@@ -78,7 +78,7 @@ async def opened(
 ) -> AsyncIterator[ProcessStreams[Message]]:
     """Open the streams for the time of the block; leaving the block ends the call."""
     try:
-        charge(START)
+        charge(START_SECONDS)
         with contextlib.suppress(*_GONE):
             await call.write(first)
         yield ProcessStreams(call, type(first), operation, subject)

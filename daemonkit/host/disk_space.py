@@ -18,7 +18,7 @@ from daemonkit.faults import Broken, Exhausted
 
 log = logging.getLogger(__name__)
 
-LEAST = 1024 * 1024
+LEAST_BYTES = 1024 * 1024
 """Least free bytes for anything new to start."""
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE, fallocate(2)
@@ -39,7 +39,7 @@ def reserve(database: Path, size: int) -> None:
     except OSError as error:
         raise Broken("open state", str(path), error.strerror or str(error)) from error
     try:
-        if _free(os.fstatvfs(descriptor)) < size + LEAST:
+        if _free(os.fstatvfs(descriptor)) < size + LEAST_BYTES:
             log.warning("no disk space is reserved for %s: the disk is nearly full", path)
         elif _libc.fallocate(descriptor, _KEEP_SIZE, 0, size):
             log.info("no disk space is reserved for %s: %s", path, os.strerror(ctypes.get_errno()))
@@ -51,7 +51,7 @@ def reserve(database: Path, size: int) -> None:
 
 def check_space(path: Path) -> None:
     """Raise Exhausted when the disk of ``path`` has no space for anything new."""
-    if _free(os.statvfs(path)) < LEAST:
+    if _free(os.statvfs(path)) < LEAST_BYTES:
         raise Exhausted("write state", str(path), os.strerror(errno.ENOSPC), "free space in state_dir")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MODIFY, MOVED_TO, CREATE = 0x2, 0x80, 0x100
-_READ = 64 << 10
+_READ_BYTES = 64 << 10
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,7 +25,7 @@ def changes(mask: int, *places: bytes) -> Iterator[asyncio.Event]:
     instance = new_instance()
 
     def read() -> None:
-        os.read(instance, _READ)
+        os.read(instance, _READ_BYTES)
         changed.set()
 
     try:

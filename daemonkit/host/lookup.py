@@ -30,11 +30,11 @@ from daemonkit.shares import Shares
 from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
-READ_MAX = 1 << 20
+READ_MAX_BYTES = 1 << 20
 """Size limit of a file to read in bytes, as in hostc/lookup."""
-_LONGEST = 4095
+_LONGEST_PATH_BYTES = 4095
 """Longest path in bytes (PATH_MAX)."""
-_REQUEST = 65_536
+_REQUEST_BYTES = 65_536
 """Largest request in bytes; hostc/lookup has the same limit."""
 TenantOf = Callable[[str], str]
 
@@ -80,14 +80,14 @@ class Lookup:
         return await self._ask("d" if make else "o", path)
 
     async def read(self, path: str) -> bytes:
-        """A plain file's bytes, at most READ_MAX plus one; follows symbolic links.
+        """A plain file's bytes, at most READ_MAX_BYTES plus one; follows symbolic links.
 
         EISDIR, EINVAL: no plain file; the object was not opened.
         """
         _, (copy,) = await self._answer(b"r" + _encoded(path), path)
         # In memory: no file server has a part in it.
         try:
-            return os.pread(copy, READ_MAX + 1, 0)
+            return os.pread(copy, READ_MAX_BYTES + 1, 0)
         finally:
             os.close(copy)
 
@@ -108,7 +108,7 @@ class Lookup:
         lines = [b"%d %s\0" % (number, _encoded(path)) for number, path in places.items()]
         while lines:
             request = b"u"
-            while lines and len(request) + len(lines[-1]) <= _REQUEST:
+            while lines and len(request) + len(lines[-1]) <= _REQUEST_BYTES:
                 request += lines.pop()
             try:
                 await self._answer(request, "")
@@ -261,7 +261,7 @@ def _start_helper(program: Path, started: list[_Started]) -> None:
 
 def _encoded(path: str) -> bytes:
     encoded = os.fsencode(path)
-    if len(encoded) > _LONGEST:
+    if len(encoded) > _LONGEST_PATH_BYTES:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
     return encoded
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 _LIBC = ctypes.CDLL(None)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_LOOK = 5.0
+_LOOK_SECONDS = 5.0
 """Seconds between two looks at the process's size."""
-_LONGEST = 20.0
+_LONGEST_SECONDS = 20.0
 """Seconds between two looks while trims free nothing: the process needs its memory."""
-_GROWTH = 8 << 20
+_GROWTH_BYTES = 8 << 20
 """Growth in bytes above the smallest size until now that justifies a trim."""
-_USEFUL = 1 << 20
+_USEFUL_BYTES = 1 << 20
 """Least bytes freed by a useful trim."""
 
 
@@ -56,15 +56,15 @@ async def keep_small() -> None:
     collects cycles only after very many new objects; an idle node never has that many. This loop therefore
     collects cycles if a trim frees nothing.
     """
-    least, pause = resident(), _LOOK
+    least, pause = resident(), _LOOK_SECONDS
     while True:
         await asyncio.sleep(pause)
         before = resident()
         least = min(least, before)
-        if before - least < _GROWTH:
-            pause = _LOOK
+        if before - least < _GROWTH_BYTES:
+            pause = _LOOK_SECONDS
             continue
         await asyncio.to_thread(trim)
-        if before - resident() < _USEFUL:
+        if before - resident() < _USEFUL_BYTES:
             await asyncio.to_thread(give_back)
-        pause = _LOOK if before - resident() >= _USEFUL else min(2 * pause, _LONGEST)
+        pause = _LOOK_SECONDS if before - resident() >= _USEFUL_BYTES else min(2 * pause, _LONGEST_SECONDS)

@@ -33,7 +33,7 @@ class HostPaths:
         self._lookups.close()
 
     async def read(self, owner: str, path: str) -> bytes:
-        """A plain file, at most a byte more than ``lookup.READ_MAX``; EISDIR, EINVAL: no plain file."""
+        """A plain file, at most a byte more than ``lookup.READ_MAX_BYTES``; EISDIR, EINVAL: no plain file."""
         return await self._ask(owner, path, lambda lookup: lookup.read(path))
 
     async def make_directory(self, owner: str, path: str) -> None:

@@ -22,7 +22,7 @@ _ATTR_BAD_ARCH = 2  # SCMP_FLTATR_ACT_BADARCH
 _NO_SYSCALL = -1  # __NR_SCMP_ERROR
 _OPERATORS = ("", *(f"SCMP_CMP_{name}" for name in ("NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ")))
 _EPERM = 1
-_MOST = 1 << 18
+_MOST_BYTES = 1 << 18
 """Most bytes to read; a filter has at most 4096 instructions of eight bytes."""
 
 
@@ -79,7 +79,7 @@ def _exported(library: ctypes.CDLL, made: int) -> bytes:
     file = os.memfd_create("seccomp", os.MFD_CLOEXEC)
     try:
         _check_result(library.seccomp_export_bpf(made, file), "export")
-        return os.pread(file, _MOST, 0)
+        return os.pread(file, _MOST_BYTES, 0)
     finally:
         os.close(file)
 

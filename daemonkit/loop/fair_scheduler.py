@@ -4,9 +4,9 @@ A zone is a zone's channel in protectd, and the streams of a pod in xenpod-cri.
 
 The work caused by a zone runs through its ``Share``, in steps from one await to the next.  Each step's time
 is charged to the zone.  A zone that has used less than the others runs at once; among the zones that have
-used more, the zone with the least use runs next, and all together run only for ``SLICE`` in one iteration of
-the loop. This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of bytes: it needs no
-rates, and a single zone has the whole loop.
+used more, the zone with the least use runs next, and all together run only for ``SLICE_SECONDS`` in one
+iteration of the loop.  This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of
+bytes: it needs no rates, and a single zone has the whole loop.
 
 While calls of the daemon's callers are under way, the loop rests between these iterations: otherwise zones
 would take a CPU and the interpreter lock from the calls' other work.  Zone work needed by the calls runs at
@@ -24,23 +24,23 @@ from typing import Any, Generic, TypeVar
 
 from daemonkit.loop.in_flight import InFlight
 
-SLICE = 0.00005
+SLICE_SECONDS = 0.00005
 """Seconds of steps in one iteration of the event loop; all other work runs between iterations."""
-REST = 0.001
+REST_SECONDS = 0.001
 """Seconds of rest between two iterations with steps while calls are under way; epoll's shortest timeout."""
-REST_SLICE = 0.0001
+REST_SLICE_SECONDS = 0.0001
 """Seconds of steps in one iteration before a rest: a tenth of the time in all."""
-DEBT = 0.001
+DEBT_SECONDS = 0.001
 """Most seconds of overrun that further rests compensate."""
-STEP = 0.00005
+STEP_SECONDS = 0.00005
 """Seconds after which a step with more work should end (``Share.enough``)."""
 STEP_PIECES = 64
 """Frames, or reads, after which a step should end, regardless of time."""
-CARRIED = 0.002
+CARRIED_SECONDS = 0.002
 """Seconds of unused time that an idle zone keeps, to use ahead of others later."""
-ASKED = 0.0005
+ASKED_SECONDS = 0.0005
 """Seconds of priority for a zone with each call of the daemon to its agent."""
-LEAST = 0.00001
+LEAST_SECONDS = 0.00001
 """Least seconds charged for a step: the cost of starting it."""
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class FairScheduler:
         self._resting = False
         """Whether the next tick comes after a rest."""
 
-    def share(self, carried: float = CARRIED, weight: float = 1.0) -> Share:
+    def share(self, carried: float = CARRIED_SECONDS, weight: float = 1.0) -> Share:
         """The share of a new zone, without any use.
 
         ``carried``: seconds of unused time at the start; ``weight``: the zone counts as this many zones.
@@ -92,8 +92,8 @@ class FairScheduler:
 
     def free(self, share: Share) -> bool:
         """Whether this zone may run at once."""
-        if share.used < self._clock - CARRIED:
-            share.used = self._clock - CARRIED
+        if share.used < self._clock - CARRIED_SECONDS:
+            share.used = self._clock - CARRIED_SECONDS
         if self._resting and share.used < self._clock:
             return True
         if self._spent >= self._slice or (self._waiting and share.used > self._clock):
@@ -114,7 +114,7 @@ class FairScheduler:
 
     def asked(self, share: Share, seconds: float) -> None:
         """Let the zone run ahead for this many seconds of steps: a caller waits for its next step."""
-        share.used = max(share.used - seconds, self._clock - CARRIED)
+        share.used = max(share.used - seconds, self._clock - CARRIED_SECONDS)
         if share.used < self._clock:
             for turn in share.waiting:
                 if not turn.done():
@@ -139,25 +139,25 @@ class FairScheduler:
         self._resting = self._in_flight.any()
         loop = asyncio.get_running_loop()
         if self._resting:
-            loop.call_later(REST, self._tick)
+            loop.call_later(REST_SECONDS, self._tick)
         else:
             loop.call_soon(self._tick)
 
     @property
     def _slice(self) -> float:
-        return REST_SLICE if self._resting else SLICE
+        return REST_SLICE_SECONDS if self._resting else SLICE_SECONDS
 
     def _tick(self) -> None:
         """Begin an iteration: admit as many zones as are expected to fit."""
         self._ticking = False
         # A step can take longer than the slice: then several rests follow.
-        self._spent = min(max(0.0, self._spent - REST_SLICE), DEBT) if self._resting else 0.0
+        self._spent = min(max(0.0, self._spent - REST_SLICE_SECONDS), DEBT_SECONDS) if self._resting else 0.0
         left = self._slice - self._spent
         while self._waiting and left > 0:
             used, _, share, turn = heappop(self._waiting)
             if not turn.done():
                 self._clock = max(self._clock, used)
-                left -= max(share.expected, LEAST)
+                left -= max(share.expected, LEAST_SECONDS)
                 turn.set_result(None)
         # Otherwise a zone after a pause would wait for rests long over.
         if self._waiting or self._spent >= self._slice:
@@ -185,14 +185,14 @@ class Share:
         self._pieces = 0
         self._began = time.perf_counter()
 
-    def asked(self, seconds: float = ASKED) -> None:
-        """Give the zone priority because a caller waits for it; ``seconds``: at most ``CARRIED``."""
+    def asked(self, seconds: float = ASKED_SECONDS) -> None:
+        """Give the zone priority because a caller waits for it; ``seconds``: at most ``CARRIED_SECONDS``."""
         self.scheduler.asked(self, seconds)
 
     def enough(self) -> bool:
         """Whether the step should pause now, with ``asyncio.sleep(0)``; ask after each piece of work."""
         self._pieces += 1
-        return self._pieces >= STEP_PIECES or time.perf_counter() - self._began >= STEP
+        return self._pieces >= STEP_PIECES or time.perf_counter() - self._began >= STEP_SECONDS
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do the work, each step in this zone's turn and at its expense."""

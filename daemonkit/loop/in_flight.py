@@ -6,18 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LATELY = 0.1
+LATELY_SECONDS = 0.1
 """Seconds for which a new stream counts: its caller waits for the first bytes."""
-AFTER = 0.1
+AFTER_SECONDS = 0.1
 """Seconds for which a call counts after its end: a pod's start is many calls in a row."""
-LONGEST = 10.0
+LONGEST_SECONDS = 10.0
 """Most seconds that a call counts: waiting for a container's end needs no room."""
 
 
 class InFlight:
     """Counts the calls of a server that are under way."""
 
-    def __init__(self, lately: float = LATELY, after: float = AFTER, longest: float = LONGEST) -> None:
+    def __init__(
+        self, lately: float = LATELY_SECONDS, after: float = AFTER_SECONDS, longest: float = LONGEST_SECONDS
+    ) -> None:
         self._lately, self._after, self._longest = lately, after, longest
         self._begun: dict[object, float] = {}
         """When each call began, the oldest first."""

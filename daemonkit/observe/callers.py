@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PREFIX = "unix-abstract:"
-_LONGEST = 256
+_LONGEST_CHARACTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +74,4 @@ def _key(name: bytes) -> str:
 
 
 def _text(value: str) -> str:
-    return value.encode("utf-8", "replace").decode("utf-8")[:_LONGEST]
+    return value.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_CHARACTERS]

@@ -19,14 +19,14 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.observe import metrics
-from daemonkit.observe.settings import MetricsConfig
+from daemonkit.observe.observe_settings import MetricsConfig
 
 log = logging.getLogger(__name__)
 
-_CONNECTIONS = 16
-_HEADERS = 16 * 1024
-_DEADLINE = 10.0
-_CHUNK = 4096
+_MOST_CONNECTIONS = 16
+_HEADERS_BYTES = 16 * 1024
+_DEADLINE_SECONDS = 10.0
+_CHUNK_BYTES = 4096
 _PATH = b"/metrics"
 
 Figures = Callable[[], Awaitable[Iterable[Metric]]]
@@ -49,7 +49,7 @@ async def serving_metrics(
     scrapes = _Scrapes(figures)
     host, port = config.place
     try:
-        server = await asyncio.start_server(scrapes.talk, host, port, limit=_HEADERS)
+        server = await asyncio.start_server(scrapes.talk, host, port, limit=_HEADERS_BYTES)
     except OSError as error:
         raise WrongKey("metrics.address", f"{config.address}: {error.strerror or error}") from error
     lag = asyncio.ensure_future(metrics.watch_loop())
@@ -75,10 +75,10 @@ class _Scrapes:
         task = asyncio.current_task()
         assert task is not None
         try:
-            if len(self._talks) >= _CONNECTIONS:
+            if len(self._talks) >= _MOST_CONNECTIONS:
                 return
             self._talks.add(task)
-            async with asyncio.timeout(_DEADLINE):
+            async with asyncio.timeout(_DEADLINE_SECONDS):
                 await self._answer(reader, writer)
         except (TimeoutError, OSError, h11.ProtocolError) as error:
             log.debug("a scrape ended early: %s", error)
@@ -94,7 +94,7 @@ class _Scrapes:
         await asyncio.gather(*talks, return_exceptions=True)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talk = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADERS)
+        talk = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADERS_BYTES)
         try:
             request = await _request(talk, reader)
         except h11.RemoteProtocolError as error:
@@ -144,7 +144,7 @@ async def _request(talk: h11.Connection, reader: asyncio.StreamReader) -> h11.Re
     while True:
         event = talk.next_event()
         if event is h11.NEED_DATA:
-            talk.receive_data(await reader.read(_CHUNK))
+            talk.receive_data(await reader.read(_CHUNK_BYTES))
         elif isinstance(event, h11.Request):
             return event
         else:

@@ -50,7 +50,7 @@ LAG = Histogram(
 UNREAD = Counter("xenpod_figures_unread", "Figures that a scrape had to leave out.", registry=REGISTRY)
 _BUILD = Gauge("xenpod_build_info", "1; the version is a label.", ("daemon", "version"), registry=REGISTRY)
 
-_LAG_PERIOD = 0.5
+_LAG_PERIOD_SECONDS = 0.5
 
 # Creation times would be half of the series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -67,6 +67,6 @@ async def watch_loop() -> None:
     """Measure how late the event loop is, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
-        due = loop.time() + _LAG_PERIOD
-        await asyncio.sleep(_LAG_PERIOD)
+        due = loop.time() + _LAG_PERIOD_SECONDS
+        await asyncio.sleep(_LAG_PERIOD_SECONDS)
         LAG.observe(max(0.0, loop.time() - due))

@@ -39,16 +39,16 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from daemonkit.observe.attributes import Value
-from daemonkit.observe.settings import TracesConfig
+from daemonkit.observe.observe_settings import TracesConfig
 
 TEXT = 256
 """Most characters of an attribute or of an error in a span."""
 
-_EXPORT = 3.0
+_EXPORT_SECONDS = 3.0
 """Seconds allowed for an export."""
-_QUEUE = 4096
+_QUEUE_SPANS = 4096
 """Limit of spans waiting for the collector; further spans are dropped, and the library logs the loss."""
-_AT_ONCE = 64
+_BATCH_SPANS = 64
 """Limit of ended spans kept until the served call ends."""
 _CODE = "rpc.grpc.status_code"
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -160,7 +160,7 @@ class _Exporter(OTLPSpanExporter):
     """Converts recorded spans into the library's, a batch at a time, in the sending thread."""
 
     def __init__(self, config: TracesConfig, daemon: str) -> None:
-        super().__init__(config.endpoint, insecure=config.insecure, timeout=_EXPORT)
+        super().__init__(config.endpoint, insecure=config.insecure, timeout=_EXPORT_SECONDS)
         named = {
             "service.name": daemon,
             "service.version": version("xenpod"),
@@ -179,7 +179,7 @@ class Spans:
     def __init__(self, config: TracesConfig, daemon: str) -> None:
         self.ended = False
         self._own_traces = TraceIdRatioBased(config.sampling)
-        self._processor = BatchSpanProcessor(_Exporter(config, daemon), max_queue_size=_QUEUE)
+        self._processor = BatchSpanProcessor(_Exporter(config, daemon), max_queue_size=_QUEUE_SPANS)
         self._over: list[RecordedSpan] = []
 
     def shutdown(self) -> None:
@@ -195,7 +195,7 @@ class Spans:
         """
         if span.trace.flags.sampled:
             self._over.append(span)
-            if span.kind is SpanKind.SERVER or len(self._over) >= _AT_ONCE:
+            if span.kind is SpanKind.SERVER or len(self._over) >= _BATCH_SPANS:
                 self._queue()
 
     def _queue(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from daemonkit.logs import fields
 from daemonkit.observe.attributes import Value
-from daemonkit.observe.settings import TracesConfig
+from daemonkit.observe.observe_settings import TracesConfig
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CONTEXT = ("traceparent", "tracestate")
 """The metadata that carries a trace from caller to callee."""
-LONGEST = 256
+LONGEST_CHARACTERS = 256
 """Most characters to read of each value."""
 
 _LAST = 4.0
@@ -107,7 +107,7 @@ def serving_span(full_name: str, metadata: Metadata | None) -> AbstractContextMa
     """The span of a served call: the caller's context decides whether to record."""
     if _spans is None:
         return _OFF
-    untrusted = {key: str(value)[:LONGEST] for key, value in metadata or () if key in CONTEXT}
+    untrusted = {key: str(value)[:LONGEST_CHARACTERS] for key, value in metadata or () if key in CONTEXT}
     service, _, rpc = full_name.strip("/").rpartition("/")
     return _spans.served(service, rpc, untrusted)
 

@@ -39,7 +39,7 @@ _KINDS: Mapping[grpc.StatusCode, type[faults.Fault]] = {code: kind for kind, cod
 TEXT_LIMIT = 2048
 """Most characters of a status text; it travels percent-encoded in an HTTP/2 trailer of limited size."""
 
-_SLOW = 10.0
+_SLOW_SECONDS = 10.0
 _READ_ONLY = "xenpod_read_only"
 # servicer methods and messages are generated code; grpc's types leave them open
 _Behaviour = Callable[[Any, Any], Any]
@@ -240,7 +240,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     ) -> None:
         observed.ended(code, error)
         seconds = time.monotonic() - observed.begun
-        late = slow and seconds >= _SLOW
+        late = slow and seconds >= _SLOW_SECONDS
         level = logging.WARNING if late else logging.INFO if text else logging.DEBUG
         if not log.isEnabledFor(level):
             return

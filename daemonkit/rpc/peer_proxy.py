@@ -26,11 +26,11 @@ from daemonkit.observe.callers import Callers
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 256 * 1024
-_CONNECTIONS = 1024
-_PATH_LIMIT = 107  # unix(7): sun_path without its final zero byte
+_CHUNK_BYTES = 256 * 1024
+_MOST_CONNECTIONS = 1024
+_PATH_LIMIT_BYTES = 107  # unix(7): sun_path without its final zero byte
 _UCRED = struct.Struct("iII")
-_ACCEPT_PAUSE = 0.1
+_ACCEPT_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,10 @@ def listen(path: Path) -> socket.socket:
 
     The caller holds the lock: an existing socket is a dead daemon's.
     """
-    if len(os.fsencode(path)) > _PATH_LIMIT:
-        raise Invalid("listen on", str(path), f"longer than {_PATH_LIMIT} bytes", "use a shorter run_dir")
+    if len(os.fsencode(path)) > _PATH_LIMIT_BYTES:
+        raise Invalid(
+            "listen on", str(path), f"longer than {_PATH_LIMIT_BYTES} bytes", "use a shorter run_dir"
+        )
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise Refused("listen on", str(path), "something that is not a socket is there")
@@ -94,7 +96,7 @@ class PeerProxy:
         self._allowed = frozenset({0, os.geteuid()})
         self._connections: set[ProxiedConnection] = set()
         self._loop = asyncio.get_running_loop()
-        self._buffer = memoryview(bytearray(_CHUNK))
+        self._buffer = memoryview(bytearray(_CHUNK_BYTES))
 
     def open(self) -> None:
         """Start to accept connections."""
@@ -118,7 +120,7 @@ class PeerProxy:
         except OSError as error:  # out of descriptors or memory: the backlog waits, the loop must not spin
             log.error("accept failed: %s", error, extra=fields(server=self._name))
             self._loop.remove_reader(self._listener)
-            self._loop.call_later(_ACCEPT_PAUSE, self._resume)
+            self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume)
             return
         if not self._admit(client):
             client.close()
@@ -133,7 +135,7 @@ class PeerProxy:
         if peer.uid not in self._allowed:
             log.warning("refused a caller that is neither root nor this daemon's user", extra=known)
             return False
-        if len(self._connections) >= _CONNECTIONS:
+        if len(self._connections) >= _MOST_CONNECTIONS:
             log.warning("refused a caller: %d connections are open", len(self._connections), extra=known)
             return False
         server = socket.socket(

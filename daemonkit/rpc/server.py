@@ -18,23 +18,23 @@ from daemonkit.logs import fields
 from daemonkit.loop.in_flight import InFlight
 from daemonkit.observe.audit.log import AuditLog
 from daemonkit.observe.calls import CallObserver
-from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from daemonkit.rpc.interceptors import CallGuard
 from daemonkit.rpc.peer_proxy import PeerProxy, listen, own_lock
 from daemonkit.tasks import Background
 
 log = logging.getLogger(__name__)
 
-BATCH = 64
+BATCH_ITEMS = 64
 """Most items in a message of a streaming list: far below the size limit, but few messages for a node."""
 
 T = TypeVar("T")
 
-_GRACE = 5.0
-_CALLS = 4096
+_GRACE_SECONDS = 5.0
+_MOST_CALLS = 4096
 _SERVER_OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.bdp_probe", 0),
 )
@@ -46,7 +46,7 @@ async def serve_unix(
     add_services: Callable[[grpc.aio.Server], None],
     *,
     name: str,
-    grace: float = _GRACE,
+    grace: float = _GRACE_SECONDS,
     tasks: Background | None = None,
     in_flight: InFlight | None = None,
     audit: AuditLog | None = None,
@@ -65,7 +65,7 @@ async def serve_unix(
         observer = CallObserver(audit)
         guard = CallGuard(name, owner, in_flight, observer)
         server = grpc.aio.server(
-            interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
+            interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS
         )
         add_services(server)
         async with contextlib.AsyncExitStack() as undo:
@@ -114,5 +114,5 @@ async def _start_inner(server: grpc.aio.Server, path: Path) -> int:
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Cut the items of a streaming list into messages of a bounded size; none for no items."""
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
+    for start in range(0, len(items), BATCH_ITEMS):
+        yield items[start : start + BATCH_ITEMS]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from images.errors import Cancelled
+from images.image_errors import Cancelled
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 
 _DIGEST = re.compile(r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})\Z")
 

@@ -16,7 +16,7 @@ GroupName = NewType("GroupName", str)
 
 MAX_ID = 2**32 - 2
 """The last id: the next number stands for none (setresuid(2))."""
-LONGEST_NAME = 256
+LONGEST_NAME_BYTES = 256
 """Characters of a name (LOGIN_NAME_MAX of Linux)."""
 
 # Other runtimes accept a sign as part of a number (Go's strconv.Atoi).
@@ -47,8 +47,8 @@ def group_of(untrusted_text: str) -> Gid | GroupName:
 def _number(untrusted_text: str) -> int | None:
     """The id in a text; None for a name.  NoIdentityError: an invalid id, or too long a name."""
     if not _NUMBER.fullmatch(untrusted_text):
-        if len(untrusted_text) > LONGEST_NAME:
-            raise NoIdentityError(f"a name of more than {LONGEST_NAME} characters")
+        if len(untrusted_text) > LONGEST_NAME_BYTES:
+            raise NoIdentityError(f"a name of more than {LONGEST_NAME_BYTES} characters")
         return None
     digits = untrusted_text.lstrip("+").lstrip("0") or "0"
     if len(digits) > len(str(MAX_ID)) or not is_id(int(digits)):

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from daemonkit.faults import Refused
 
 PATH = "/kernel/metadata"
-LIMIT = 64 << 10
-_LINES = 256
+LIMIT_BYTES = 64 << 10
+_MOST_LINES = 256
 _LINE = re.compile(r"([A-Z][A-Z0-9_]{0,63})=([ -~]{0,256})")
 _READ = "read kernel image"
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -38,11 +38,11 @@ class Metadata:
 
 def parse(untrusted: bytes, subject: str) -> Metadata:
     """Parse the file; raises Refused, with the line, if malformed or for another machine."""
-    if len(untrusted) > LIMIT:
-        raise Refused(_READ, subject, f"{PATH} has {len(untrusted)} bytes, more than {LIMIT}")
+    if len(untrusted) > LIMIT_BYTES:
+        raise Refused(_READ, subject, f"{PATH} has {len(untrusted)} bytes, more than {LIMIT_BYTES}")
     lines = untrusted.decode("utf-8", "replace").split("\n")
-    if len(lines) > _LINES:
-        raise Refused(_READ, subject, f"{PATH} has more than {_LINES} lines")
+    if len(lines) > _MOST_LINES:
+        raise Refused(_READ, subject, f"{PATH} has more than {_MOST_LINES} lines")
     values: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()

@@ -13,10 +13,10 @@ from typing import BinaryIO, NamedTuple
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken
 from images.bounds.cancel import CancelToken
-from images.kernels.plan import CONFIG, FilePlace, KernelPlan, LayerFile, opened
-from images.store.files import sync_directory
+from images.kernels.kernel_plan import CONFIG, FilePlace, KernelPlan, LayerFile, opened
+from images.store.image_files import sync_directory
 from images.worker import jobs
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.workers import LayerWorkers
 
 DIGESTS = "digests.json"

@@ -14,16 +14,16 @@ from typing import IO, cast
 import zstandard
 from isal import igzip_lib
 
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 
 # A larger buffer than the memory of a new process would cost a page fault for each page.
-CHUNK = 128 << 10
+CHUNK_BYTES = 128 << 10
 # A member or frame may give a single byte, or none. Consumers get no smaller pieces than this.
 _LEAST = 64 << 10
 # Size of the first piece for a new gzip member; unused input is copied.
 _FIRST = 1 << 10
 # RFC 8878 asks decoders for 8 MiB; zstd's own command line stops at this.
-ZSTD_WINDOW = 1 << 27
+ZSTD_WINDOW_BYTES = 1 << 27
 # The type stub calls the class an instance.
 _ISAL_ERROR = cast(type[Exception], igzip_lib.error)
 _GZIP = b"\x1f\x8b"
@@ -40,7 +40,7 @@ def is_packed(head: bytes) -> bool:
 
 
 def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
-    """The decompressed bytes of a gzip, zstd or plain stream, in chunks of up to about CHUNK.
+    """The decompressed bytes of a gzip, zstd or plain stream, in chunks of up to about CHUNK_BYTES.
 
     Time is proportional to the input and output, for any division into pieces. Raises Corrupt for damaged or
     truncated input.
@@ -129,8 +129,8 @@ def _inflated(rest: _Rest, subject: str) -> Iterator[bytes]:
     while not inflater.eof:
         piece: bytes | memoryview = b""
         if inflater.needs_input:
-            piece, most = _next(rest, most, subject), min(2 * most, CHUNK)
-        yield inflater.decompress(piece, CHUNK)
+            piece, most = _next(rest, most, subject), min(2 * most, CHUNK_BYTES)
+        yield inflater.decompress(piece, CHUNK_BYTES)
     rest.put_back(len(inflater.unused_data))
 
 
@@ -139,10 +139,10 @@ def _member(rest: _Rest, subject: str) -> Iterator[bytes]:
     most = _FIRST
     while not inflater.eof:
         piece, most = _next(rest, most, subject), min(2 * most, _LEAST)
-        yield inflater.decompress(piece, CHUNK)
+        yield inflater.decompress(piece, CHUNK_BYTES)
         # At the end zlib may report the same bytes as unconsumed and as unused.
         while inflater.unconsumed_tail and not inflater.eof:
-            yield inflater.decompress(inflater.unconsumed_tail, CHUNK)
+            yield inflater.decompress(inflater.unconsumed_tail, CHUNK_BYTES)
     rest.put_back(len(inflater.unused_data))
 
 
@@ -166,12 +166,12 @@ class _ChunkReader:
 
 def _unzstd(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
     # The tar reader and the plain digest notice a truncated stream; this code does not.
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
     try:
         with decompressor.stream_reader(
             cast(IO[bytes], _ChunkReader(chunks)), read_across_frames=True
         ) as reader:
-            while chunk := reader.read(CHUNK):
+            while chunk := reader.read(CHUNK_BYTES):
                 yield chunk
     except zstandard.ZstdError as error:
         raise Corrupt("decompress", subject, f"is no proper zstd stream: {error}") from error

@@ -10,13 +10,13 @@ from typing import BinaryIO, NamedTuple
 
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import OPTIONAL, ImageLimits
-from images.errors import Corrupt, oversized
+from images.image_errors import Corrupt, oversized
 from images.layer import compression, tarstream
 from images.layer.packed import PackedRecords
 from images.layer.stream import PlainStream
 from images.layer.tarstream import TarEntry
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 _NEVER = CancelToken()
 
 
@@ -194,9 +194,9 @@ def _text_bytes(entry: TarEntry) -> int:
 
 
 def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
-    """A blob's bytes in chunks of CHUNK; raises Cancelled."""
+    """A blob's bytes in chunks of CHUNK_BYTES; raises Cancelled."""
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             token.check()
             yield chunk
 
@@ -207,8 +207,8 @@ def plain_stream(blob: BinaryIO, subject: str) -> PlainStream:
 
 
 def read_chunks(handle: int) -> Iterator[bytes]:
-    """An open blob's bytes in chunks of CHUNK; the handle's own offset stays."""
+    """An open blob's bytes in chunks of CHUNK_BYTES; the handle's own offset stays."""
     at = 0
-    while chunk := os.pread(handle, CHUNK, at):
+    while chunk := os.pread(handle, CHUNK_BYTES, at):
         yield chunk
         at += len(chunk)

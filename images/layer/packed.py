@@ -17,7 +17,7 @@ import zstandard
 MARSHAL = 2
 # Approximate size of a group before compression; a group is decompressed as a whole.
 GROUP_BYTES = 64 << 10
-_SIZE = 8
+_SIZE_BYTES = 8
 
 
 class PackedRecords:
@@ -98,12 +98,12 @@ def expanded(data: bytes | bytearray) -> Any:
 def save(out: BinaryIO, value: Any) -> None:
     """Write a value to a file."""
     data = squeezed(value)
-    out.write(len(data).to_bytes(_SIZE, "little") + data)
+    out.write(len(data).to_bytes(_SIZE_BYTES, "little") + data)
 
 
 def load_packed(source: BinaryIO) -> Any:
     """Read the output of save(); raises OSError, ZstdError, ValueError, EOFError, TypeError."""
-    return expanded(_exactly(source, int.from_bytes(_exactly(source, _SIZE), "little")))
+    return expanded(_exactly(source, int.from_bytes(_exactly(source, _SIZE_BYTES), "little")))
 
 
 def _exactly(source: BinaryIO, size: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 
 
 class PlainStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from images.errors import Unpackable, oversized
+from images.image_errors import Unpackable, oversized
 from images.layer.stream import PlainStream
 from images.layer.tarsparse import MAX_EXTENTS
 

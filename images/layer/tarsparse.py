@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer.stream import PlainStream
 
 Extents = tuple[tuple[int, int], ...]
 # tar2sqfs takes no longer maps.
 MAX_EXTENTS = 60_000
-_BLOCK = 512
-_MAX_SIZE = 1 << 62
-# The digits of a number below _MAX_SIZE.
+_BLOCK_BYTES = 512
+_MAX_SIZE_BYTES = 1 << 62
+# The digits of a number below _MAX_SIZE_BYTES.
 _DIGITS = 19
 # Most blocks after the header in a map of the old form, with 21 parts each.
 _OLD_BLOCKS = MAX_EXTENTS // 21 + 1
@@ -33,7 +33,7 @@ def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
         # Blocks without parts count as full.
         if len(pairs) > 2 * MAX_EXTENTS or blocks > _OLD_BLOCKS:
             raise _bad(stream, f"more than {MAX_EXTENTS} parts")
-        block = stream.exactly(_BLOCK)
+        block = stream.exactly(_BLOCK_BYTES)
         _old_pairs(block[:504], pairs, stream)
         more = block[504]
     return _checked(pairs, size, stream), size
@@ -56,9 +56,9 @@ def stored_map(pax: dict[bytes, bytes], stored: int, stream: PlainStream) -> tup
     numbers: list[int] = []
     wanted = 1
     while len(numbers) < wanted:
-        if stream.offset - start + _BLOCK > stored:
+        if stream.offset - start + _BLOCK_BYTES > stored:
             raise _bad(stream, "ends inside its map")
-        *lines, begun = (begun + stream.exactly(_BLOCK)).split(b"\n")
+        *lines, begun = (begun + stream.exactly(_BLOCK_BYTES)).split(b"\n")
         # After the last number comes padding.
         numbers += [_decimal(line, stream) for line in lines[: wanted - len(numbers)]]
         if wanted == 1 and numbers:
@@ -87,7 +87,7 @@ def _checked(numbers: Sequence[int], size: int, stream: PlainStream) -> Extents:
         if offset < end or length < 0:
             raise _bad(stream, "parts that overlap")
         end = offset + length
-    if end > size or size > _MAX_SIZE:
+    if end > size or size > _MAX_SIZE_BYTES:
         raise _bad(stream, "parts beyond the file's end")
     return tuple(extent for extent in extents if extent[1])
 
@@ -100,7 +100,7 @@ def _octal(field: bytes, stream: PlainStream) -> int:
         if digits.strip(b"01234567"):
             raise _bad(stream, "a number that is not octal")
         value = int(digits or b"0", 8)
-    if value > _MAX_SIZE:
+    if value > _MAX_SIZE_BYTES:
         raise _bad(stream, "a number out of range")
     return value
 

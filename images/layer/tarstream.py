@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer import losses
 from images.layer.stream import PlainStream
 from images.layer.tarextras import ACL_TEXTS, Extras, HeaderBudget, Weigh, read_pax
 from images.layer.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 
-BLOCK = 512
+BLOCK_BYTES = 512
 # Linux's limit: no file can be reached by a longer path.
 PATH_MAX = 4096
-_ZERO = bytes(BLOCK)
+_ZERO = bytes(BLOCK_BYTES)
 FILE, LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 _KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
     k: k for k in (LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO)
@@ -58,11 +58,11 @@ def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[Ta
     extras = Extras()
     budget = HeaderBudget(header_bytes, weigh, stream.subject)
     while True:
-        block = stream.take(BLOCK)
+        block = stream.take(BLOCK_BYTES)
         if not block or block == _ZERO:
             # For every common reader one zero block is the end, although the standard asks for two.
             return
-        if len(block) < BLOCK or not _checksum_fits(block):
+        if len(block) < BLOCK_BYTES or not _checksum_fits(block):
             raise _bad(stream, "no tar header where one must be")
         kind = block[156:157]
         size = _number(block[124:136], stream)
@@ -71,7 +71,7 @@ def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[Ta
         if kind in (b"x", b"g", b"L", b"K"):
             budget.take(size, extras)
             data = stream.exactly(size)
-            stream.skip(-size % BLOCK)
+            stream.skip(-size % BLOCK_BYTES)
             if kind == b"x":
                 read_pax(data, extras, stream, budget.weigh)
             elif kind == b"L":
@@ -82,7 +82,7 @@ def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[Ta
         entry = _entry(block, kind, size, extras, stream)
         extras = Extras()
         # Headers and sparse maps are whole blocks: the data begins at a block.
-        end = stream.offset + entry.stored + -entry.stored % BLOCK
+        end = stream.offset + entry.stored + -entry.stored % BLOCK_BYTES
         yield entry
         stream.skip(end - stream.offset)
 

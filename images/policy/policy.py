@@ -7,12 +7,12 @@ from functools import partial
 
 from daemonkit.faults import Denied
 from images.concurrency import WorkerThreads
-from images.errors import Rejected
 from images.globs import Globs
+from images.image_errors import Rejected
+from images.image_settings import PolicySettings
 from images.policy.verifiers import judge, verifiers_in
 from images.registry.manifests import Descriptor
 from images.registry.names import Reference
-from images.settings import PolicySettings
 
 
 class Policy:

@@ -30,9 +30,9 @@ from images.bounds.cancel import CancelToken
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/vnd.oci.descriptor.v1+json"
-MOST = 32
+MOST_VERIFIERS = 32
 # Limit on a verifier's output; the rest is ignored.
-MOST_OUTPUT = 32 << 10
+MOST_OUTPUT_BYTES = 32 << 10
 _MOST_REASON = 1000
 
 
@@ -51,8 +51,10 @@ def verifiers_in(directory: Path) -> list[Path]:
         found = sorted(path for path in directory.iterdir() if not path.is_dir())
     except OSError as error:
         raise Refused("list image verifiers", str(directory), error.strerror or str(error), hint) from error
-    if len(found) > MOST:
-        raise Refused("list image verifiers", str(directory), f"{len(found)} files, more than {MOST}", hint)
+    if len(found) > MOST_VERIFIERS:
+        raise Refused(
+            "list image verifiers", str(directory), f"{len(found)} files, more than {MOST_VERIFIERS}", hint
+        )
     return found
 
 
@@ -133,16 +135,16 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
 def _take_output(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
     """Read once, up to the limit on output; returns whether the pipe is empty for now."""
     try:
-        data = os.read(descriptor, MOST_OUTPUT)
+        data = os.read(descriptor, MOST_OUTPUT_BYTES)
     except BlockingIOError:
         return True
     if not data:
         with suppress(KeyError):
             poll.unregister(descriptor)
         return True
-    kept += data[: MOST_OUTPUT - len(kept)]
+    kept += data[: MOST_OUTPUT_BYTES - len(kept)]
     # After the limit, wait only for the end of the process.
-    return len(kept) >= MOST_OUTPUT
+    return len(kept) >= MOST_OUTPUT_BYTES
 
 
 def _line(untrusted: bytes | bytearray) -> str:

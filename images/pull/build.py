@@ -25,6 +25,7 @@ from daemonkit.shares import FairSlots, Shares
 from daemonkit.tasks import complete
 from images.bounds.cancel import CancelToken
 from images.concurrency import SingleFlight, WorkerThreads, tenant
+from images.image_settings import ImageSettings
 from images.layer import losses
 from images.layer.layers import Cost
 from images.pull.eager import SLOTS, EagerBuild
@@ -32,11 +33,10 @@ from images.pull.progress import Meters
 from images.pull.stored_layers import ListedLayer, check_kept
 from images.registry.manifests import Descriptor
 from images.rootfs.stack import Part
-from images.settings import ImageSettings
 from images.store.db import FilesystemRow
-from images.store.files import FS_TYPE
+from images.store.image_files import FS_TYPE
 from images.store.store import ImageStore
-from images.worker.layers import BuiltFilesystem, account_files, convert, convert_rest
+from images.worker.layer_workers import BuiltFilesystem, account_files, convert, convert_rest
 from images.worker.planning import EMPTY, ImagePlanning, StoredPlan
 from images.worker.workers import LayerWorkers
 

@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing, contextmanager
 from daemonkit.faults import Fault
 from daemonkit.shares import Shares
 from images.concurrency import tenant
+from images.image_settings import ImageSettings
 from images.rootfs.eager import EagerFilesystem
 from images.rootfs.squash import Tools
 from images.rootfs.stack import MAX_PARTS
-from images.settings import ImageSettings
-from images.store.files import StoreFiles
+from images.store.image_files import StoreFiles
 
 # Limit of early builds for each tenant: enough for one image. Each build is a tar2sqfs process of at least 9
 # MiB, and may have to wait for lower layers. Without a slot, the layer is decompressed again after all layers

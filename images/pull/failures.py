@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daemonkit.host.disk_space import is_full
-from images.errors import Corrupt, DiskFull, Oversized, Unpackable
+from images.image_errors import Corrupt, DiskFull, Oversized, Unpackable
 
 
 def is_disk_full(error: BaseException) -> bool:

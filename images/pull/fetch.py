@@ -21,7 +21,7 @@ from images.bounds.cancel import CancelToken
 from images.bounds.digests import VerifiedChunks, digest_of, matches
 from images.bounds.limits import ImageLimits
 from images.concurrency import WorkerThreads
-from images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
+from images.image_errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
 from images.layer.layers import Cost, file_chunks
 from images.pull.candidates import Candidates
 from images.pull.progress import Meter
@@ -31,7 +31,7 @@ from images.registry.names import Reference
 from images.registry.sources import ImageSource
 from images.rootfs.eager import EagerFilesystem
 from images.worker.documents import DocumentReader
-from images.worker.layers import read_layer
+from images.worker.layer_workers import read_layer
 from images.worker.workers import LayerWorkers
 
 log = logging.getLogger(__name__)

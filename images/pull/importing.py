@@ -17,7 +17,7 @@ from images.registry.archives import ImageLayout, ListedImage, open_layout
 from images.registry.health import HostHealth
 from images.registry.names import Reference
 from images.store.catalogue import StoredImage
-from images.store.files import StoreFiles
+from images.store.image_files import StoreFiles
 
 
 class Importer:

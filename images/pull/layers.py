@@ -17,7 +17,8 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import join, race
 from images.bounds.cancel import CancelToken
 from images.concurrency import SingleFlight, WorkerThreads
-from images.errors import NotKept
+from images.image_errors import NotKept
+from images.image_settings import ImageSettings
 from images.pull.candidates import Candidates
 from images.pull.eager import EagerBuild
 from images.pull.failures import is_resumable
@@ -26,7 +27,6 @@ from images.pull.progress import Meter
 from images.pull.stored_layers import ListedLayer, listing, read_kept
 from images.registry.manifests import Descriptor
 from images.registry.sources import ImageSource
-from images.settings import ImageSettings
 from images.store.store import ImageStore
 from images.worker.workers import LayerWorkers
 

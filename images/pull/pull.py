@@ -15,7 +15,8 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.observe.steps import step
 from daemonkit.tasks import complete
 from images.concurrency import WorkerThreads, task_group, tenant
-from images.errors import Damaged, DiskFull, Oversized, Unpackable
+from images.image_errors import Damaged, DiskFull, Oversized, Unpackable
+from images.image_settings import ImageSettings
 from images.layer.layers import LayerBudget
 from images.policy.policy import Policy
 from images.pull.build import FilesystemBuilder, LayeredImage
@@ -33,7 +34,6 @@ from images.registry.manifests import Descriptor, Platform
 from images.registry.names import Reference
 from images.registry.sources import registry_sources
 from images.rootfs.stack import Part, parts
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.db import ImageRow, now
 from images.store.store import ImageStore

@@ -14,9 +14,9 @@ from daemonkit.observe.steps import step
 from daemonkit.shares import FairSlots
 from daemonkit.tasks import race
 from images.concurrency import on_behalf_of
-from images.errors import disk_full
+from images.image_errors import disk_full
+from images.image_settings import ImageSettings
 from images.pull.progress import Progress, Snapshot
-from images.settings import ImageSettings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

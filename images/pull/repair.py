@@ -11,7 +11,7 @@ from functools import partial
 from daemonkit.faults import Fault, Missing, Refused
 from images.bounds.digests import matches
 from images.concurrency import WorkerThreads
-from images.errors import Damaged, NotKept
+from images.image_errors import Damaged, NotKept
 from images.pull.candidates import Candidates
 from images.pull.progress import Progress
 from images.pull.pull import Puller

@@ -8,7 +8,7 @@ from functools import partial
 from daemonkit.faults import Missing
 from images.bounds.limits import ImageLimits
 from images.concurrency import WorkerThreads
-from images.errors import Corrupt, oversized
+from images.image_errors import Corrupt, oversized
 from images.pull.candidates import Candidates
 from images.pull.fetch import Document, read_config, read_first, read_manifest, read_tagged
 from images.registry import manifests

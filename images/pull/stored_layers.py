@@ -12,11 +12,11 @@ from typing import BinaryIO, NamedTuple
 from daemonkit.checkpoints import checkpoint
 from images.bounds.cancel import CancelToken
 from images.bounds.digests import VerifiedChunks
-from images.errors import Corrupt, Damaged, Oversized, Unpackable
+from images.image_errors import Corrupt, Damaged, Oversized, Unpackable
 from images.layer.layers import Cost, file_chunks
 from images.registry.manifests import Descriptor
-from images.store.files import StoreFiles
-from images.worker.layers import read_layer
+from images.store.image_files import StoreFiles
+from images.worker.layer_workers import read_layer
 from images.worker.workers import LayerWorkers
 
 log = logging.getLogger(__name__)

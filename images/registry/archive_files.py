@@ -11,12 +11,12 @@ from typing import BinaryIO, Protocol
 from daemonkit.faults import Invalid, Missing
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, Oversized, Unpackable, oversized
+from images.image_errors import Corrupt, Oversized, Unpackable, oversized
 from images.layer import compression, tarstream
 from images.layer.layers import file_chunks
 from images.layer.stream import PlainStream
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 MAX_MEMBERS = 20_000
 _UNREAD: Mapping[bytes, str] = {b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 
@@ -54,7 +54,7 @@ class DirectoryFiles:
             raise Missing("import", self.subject, f"there is no {name}")
         handle = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(handle, "rb", buffering=0) as file:
-            while chunk := file.read(CHUNK):
+            while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
 
@@ -106,7 +106,7 @@ class ArchiveFiles:
         with self._path.open("rb", buffering=0) as file:
             file.seek(offset)
             while left:
-                chunk = file.read(min(CHUNK, left))
+                chunk = file.read(min(CHUNK_BYTES, left))
                 if not chunk:
                     raise Corrupt("import", self.subject, f"{name} ends early")
                 left -= len(chunk)

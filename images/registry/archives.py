@@ -17,7 +17,7 @@ from typing import Any
 from daemonkit.faults import Invalid, Missing
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, oversized
+from images.image_errors import Corrupt, oversized
 from images.registry import manifests
 from images.registry.archive_files import DirectoryFiles, Files, archive_files
 from images.registry.manifests import Descriptor

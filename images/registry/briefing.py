@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from images.bounds.fields import FieldReader, FieldWriter
+from images.image_settings import ImageSettings
 from images.registry.credentials import Credentials
 from images.registry.hosts import RegistryHost
 from images.registry.manifests import Platform
 from images.registry.names import Reference
-from images.settings import ImageSettings
 
 
 class TrustFiles(NamedTuple):

@@ -15,9 +15,9 @@ from images.bounds.fields import Malformed
 from images.registry.facts import IndexFacts, ManifestFacts, unpack_document
 from images.registry.manifests import Descriptor
 
-MAX_DOCUMENT = 64 << 10
+MAX_DOCUMENT_BYTES = 64 << 10
 """Size limit in bytes of a document for this method."""
-MAX_CLAIMS = 48 << 10
+MAX_CLAIMS_BYTES = 48 << 10
 """Size limit in bytes of packed facts; they are part of one message."""
 # In compact JSON and in indented JSON.
 _MEMBERS = ('"digest":"{}"', '"digest": "{}"')
@@ -28,7 +28,7 @@ def borne_out(data: bytes, untrusted: bytes, layers: int) -> IndexFacts | Manife
 
     data: the document, with a verified digest; layers: limit on an image's layers.
     """
-    if not untrusted or len(data) > MAX_DOCUMENT:
+    if not untrusted or len(data) > MAX_DOCUMENT_BYTES:
         return None
     try:
         found = unpack_document(untrusted)

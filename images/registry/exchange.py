@@ -11,15 +11,15 @@ import socket
 from typing import NamedTuple
 
 from daemonkit import faults
-from images import errors
+from images import image_errors
 from images.bounds.fields import FieldReader, FieldWriter, Malformed
-from images.registry.claims import MAX_CLAIMS
+from images.registry.claims import MAX_CLAIMS_BYTES
 
-MAX_QUESTION = 4096
+MAX_QUESTION_BYTES = 4096
 _END, _FAULT = 1, 2
 _MAX_TEXT, _MAX_TYPE = 3000, 255
 # A fault's four texts, or claims.
-_MAX_OUTCOME = 64 << 10
+_MAX_OUTCOME_BYTES = 64 << 10
 _CODES: tuple[type[faults.Fault], ...] = (
     faults.Broken,
     faults.Denied,
@@ -29,13 +29,13 @@ _CODES: tuple[type[faults.Fault], ...] = (
     faults.Refused,
     faults.TooLate,
     faults.Unreachable,
-    errors.Busy,
-    errors.Corrupt,
-    errors.Interrupted,
-    errors.Misdelivered,
-    errors.NoRanges,
-    errors.Stalled,
-    errors.Unconnected,
+    image_errors.Busy,
+    image_errors.Corrupt,
+    image_errors.Interrupted,
+    image_errors.Misdelivered,
+    image_errors.NoRanges,
+    image_errors.Stalled,
+    image_errors.Unconnected,
 )
 
 
@@ -85,11 +85,11 @@ def send_fault(out: socket.socket, fault: faults.Fault) -> None:
     """Report a fault; a fault of an unknown class is sent as its nearest known base class."""
     codes = {kind: number for number, kind in enumerate(_CODES)}
     code = next((codes[kind] for kind in type(fault).__mro__ if kind in codes), codes[faults.Broken])
-    after = fault.after if isinstance(fault, errors.Interrupted) else None
+    after = fault.after if isinstance(fault, image_errors.Interrupted) else None
     fields = FieldWriter()
     fields.number(code)
     fields.number(0 if after is None else 1 + min(math.ceil(after * 1000), 1 << 48))
-    fields.number(isinstance(fault, errors.Busy) and fault.overloaded)
+    fields.number(isinstance(fault, image_errors.Busy) and fault.overloaded)
     for text in (fault.operation, fault.subject, fault.cause, fault.hint):
         fields.text(text.encode(errors="replace").decode()[:_MAX_TEXT])
     out.send(bytes([_FAULT]) + fields.done())
@@ -100,7 +100,7 @@ def outcome(untrusted: socket.socket) -> Ending:
 
     Raises the worker's fault, Malformed, and EOFError if the worker ended without an outcome.
     """
-    message = untrusted.recv(_MAX_OUTCOME)
+    message = untrusted.recv(_MAX_OUTCOME_BYTES)
     if not message:
         raise EOFError
     kind, data = message[0], message[1:]
@@ -109,7 +109,7 @@ def outcome(untrusted: socket.socket) -> Ending:
     if kind != _END:
         raise Malformed(f"an outcome of kind {kind}")
     fields = FieldReader(data)
-    media_type, claims = fields.data(_MAX_TYPE).decode(errors="replace"), fields.data(MAX_CLAIMS)
+    media_type, claims = fields.data(_MAX_TYPE).decode(errors="replace"), fields.data(MAX_CLAIMS_BYTES)
     fields.end()
     return Ending(media_type if media_type.isprintable() else "", claims)
 
@@ -124,8 +124,8 @@ def fault_of(untrusted: bytes) -> faults.Fault:
         raise Malformed(f"a fault of class {code}")
     kind = _CODES[code]
     seconds = (after - 1) / 1000 if after else None
-    if issubclass(kind, errors.Busy):
+    if issubclass(kind, image_errors.Busy):
         return kind(operation, subject, cause, hint, seconds, bool(overloaded))
-    if issubclass(kind, errors.Interrupted):
+    if issubclass(kind, image_errors.Interrupted):
         return kind(operation, subject, cause, hint, seconds)
     return kind(operation, subject, cause, hint)

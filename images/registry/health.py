@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from daemonkit.faults import Fault
-from images.errors import Busy, Interrupted, Stalled, Unconnected
+from images.image_errors import Busy, Interrupted, Stalled, Unconnected
 
-SECONDS = 60.0
+FAILED_SECONDS = 60.0
 """Seconds for which a failed host is asked last; afterwards a caller tries the host in its usual place."""
-_MOST = 4096
+_MOST_HOSTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class HostHealth:
     def failure(self, host: str, registry: str) -> str:
         """The recent failure of a host; "" to ask the host in its usual place.
 
-        After SECONDS the first caller gets "" and tries the host; other callers continue without the host.
+        After FAILED_SECONDS the first caller gets "" and tries the host; other callers continue without the
+        host.
         """
         causes = [self._cause((host, about)) for about in ("", registry)]
         return next(filter(None, causes), "")
@@ -60,12 +61,12 @@ class HostHealth:
             return ""
         if self._clock() < failure.until:
             return failure.cause
-        self._failures[key] = _Failure(self._clock() + SECONDS, failure.cause)
+        self._failures[key] = _Failure(self._clock() + FAILED_SECONDS, failure.cause)
         return ""
 
     def _remember(self, key: tuple[str, str], fault: Fault) -> None:
         # Registry names come from callers: drop the oldest entries.
         self._failures.pop(key, None)
-        while len(self._failures) >= _MOST:
+        while len(self._failures) >= _MOST_HOSTS:
             del self._failures[next(iter(self._failures))]
-        self._failures[key] = _Failure(self._clock() + SECONDS, fault.cause)
+        self._failures[key] = _Failure(self._clock() + FAILED_SECONDS, fault.cause)

@@ -33,7 +33,7 @@ _GO_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{0,9})?(?:ns|us|µs|μs|ms|s|
 _GO_PART = re.compile(r"([0-9.]+)([a-zµμ]+)")
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_SECONDS = 24 * 3600.0
-_MAX_FILE = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _MAX_HOSTS = 64
 
 
@@ -110,7 +110,7 @@ def _with_certificates(own: RegistryHost, directory: Path) -> RegistryHost:
 
 def _read_hosts(file: Path, registry: str, own: RegistryHost) -> tuple[RegistryHost, ...]:
     try:
-        if file.stat().st_size > _MAX_FILE:
+        if file.stat().st_size > _MAX_FILE_BYTES:
             raise _wrong(file, "is larger than 1 MiB")
         document = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

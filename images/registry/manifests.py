@@ -14,7 +14,7 @@ from typing import Any
 
 from daemonkit.faults import Invalid, Missing
 from images.bounds.digests import is_digest
-from images.errors import Corrupt, Oversized, oversized
+from images.image_errors import Corrupt, Oversized, oversized
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"

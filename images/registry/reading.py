@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from images.errors import Corrupt, oversized
+from images.image_errors import Corrupt, oversized
 from images.registry import manifests
 from images.registry.facts import (
     ImageFacts,
@@ -14,7 +14,7 @@ from images.registry.facts import (
 )
 from images.registry.manifests import ImageConfig, Platform
 
-MAX_CONFIG_FACTS = 1 << 20
+MAX_CONFIG_FACTS_BYTES = 1 << 20
 """Size limit in bytes of a configuration's used members: environment, command, labels, diff ids."""
 _INDEXES = (manifests.OCI_INDEX, manifests.DOCKER_INDEX)
 
@@ -39,8 +39,8 @@ def read_config(untrusted: bytes, subject: str, layers: int) -> ImageConfig:
     read = manifests.config(untrusted, subject, layers)
     document_used = document(read.platform, read.diff_ids, *known_part(read.document))
     config = ImageConfig(read.platform, read.diff_ids, document_used)
-    if len(pack_config(config)) > MAX_CONFIG_FACTS:
-        cause = f"its environment, command and labels take more than {MAX_CONFIG_FACTS} bytes"
+    if len(pack_config(config)) > MAX_CONFIG_FACTS_BYTES:
+        cause = f"its environment, command and labels take more than {MAX_CONFIG_FACTS_BYTES} bytes"
         raise oversized("read", subject, cause, "config_bytes")
     return config
 

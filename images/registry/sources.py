@@ -15,14 +15,14 @@ from typing import NamedTuple, Protocol
 from daemonkit.faults import Broken, Fault, Refused
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import Malformed
-from images.errors import Corrupt, Stalled
+from images.image_errors import Corrupt, Stalled
+from images.image_settings import ImageSettings
 from images.registry.exchange import Ending, Question, outcome
 from images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
 from images.registry.manifests import DOCKER_CONFIG, OCI_CONFIG, Descriptor
 from images.registry.names import Reference
-from images.settings import ImageSettings
 
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20
 # After a few small pieces in a row the reader pauses before the next: a registry that sends single bytes
 # would cost CPU time for each byte. A stream of 3 MB/s still passes in small pieces.
 _SMALL, _FEW, _PAUSE = 16 << 10, 8, 0.005
@@ -172,7 +172,7 @@ class RegistrySource:
 
 def _received(stream: socket.socket, until: float | None) -> bytes:
     _limit(stream, until)
-    return stream.recv(_PIECE)
+    return stream.recv(_PIECE_BYTES)
 
 
 def _limit(link: socket.socket, until: float | None) -> None:

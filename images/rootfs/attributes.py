@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer import losses, tarstream
 from images.layer.inode import Attributes
 from images.layer.tarstream import TarEntry
 
 NAME_MAX = 255
 # tar2sqfs accepts no longer PAX header, and names need a part of the header.
-MAX_XATTRS = 48 << 10
+MAX_XATTRS_BYTES = 48 << 10
 _KEPT = (b"user.", b"trusted.", b"security.")
 # The kernel's own overlay marks; in a lower layer they would hide files.
 _OVERLAY = b"trusted.overlay."
@@ -48,7 +48,10 @@ class AttributeTable:
             # The kernel allows user attributes on files and directories alone.
             elif not key.startswith(b"user.") or entry.kind in (tarstream.FILE, tarstream.DIR):
                 kept.append((key, value))
-        if any(len(key) > NAME_MAX for key, _ in kept) or sum(len(k) + len(v) for k, v in kept) > MAX_XATTRS:
-            cause = f"has extended attributes of more than {MAX_XATTRS} bytes"
+        if (
+            any(len(key) > NAME_MAX for key, _ in kept)
+            or sum(len(k) + len(v) for k, v in kept) > MAX_XATTRS_BYTES
+        ):
+            cause = f"has extended attributes of more than {MAX_XATTRS_BYTES} bytes"
             raise Unpackable("merge", self._subject, f"{tarstream.shown_name(entry.name)} {cause}")
         return tuple(kept), lost

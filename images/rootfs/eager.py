@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from images.image_settings import ImageSettings
 from images.rootfs.content import ContentId
 from images.rootfs.filewriter import Written
 from images.rootfs.squash import Squashfs, Tools
-from images.settings import ImageSettings
 
 
 class EagerFilesystem:

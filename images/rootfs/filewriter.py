@@ -6,7 +6,7 @@ from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized, Unpackable
+from images.image_errors import Oversized, Unpackable
 from images.layer import tarstream
 from images.layer.inode import Content, Inode, recorded
 from images.layer.stream import PlainStream

@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple
 
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import OPTIONAL, ImageLimits
-from images.errors import Unpackable, oversized
+from images.image_errors import Unpackable, oversized
 from images.layer import packed, tarstream
 from images.layer.inode import Inode, InodeRecord, recorded
 from images.layer.losses import LossCount

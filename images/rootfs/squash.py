@@ -16,9 +16,9 @@ from typing import IO, Protocol
 from daemonkit.faults import Broken, Refused
 from daemonkit.host.disk_space import is_full
 from images.bounds.cancel import CancelToken
-from images.errors import disk_full, oversized
+from images.image_errors import disk_full, oversized
+from images.image_settings import ImageSettings
 from images.rootfs.stream import PIPE_BYTES
-from images.settings import ImageSettings
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import zlib
 from images.layer import tarstream
 from images.layer.inode import Inode
 
-BLOCK = 512
-END = bytes(2 * BLOCK)
+BLOCK_BYTES = 512
+END = bytes(2 * BLOCK_BYTES)
 _OCTAL_MAX = 0o77777777777
 
 
@@ -24,7 +24,7 @@ def member(path: bytes, node: Inode) -> tuple[bytes, int]:
         records += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")]
         records += [(b"GNU.sparse.name", path), (b"GNU.sparse.realsize", b"%d" % node.size)]
     headers = _headers(path or b"./", node.kind, node, records, stored + len(before), node.target)
-    return headers + before, -stored % BLOCK
+    return headers + before, -stored % BLOCK_BYTES
 
 
 def hard_link(path: bytes, target: bytes) -> bytes:
@@ -47,7 +47,7 @@ def _headers(
     if not records:
         return header
     text = b"".join(_record(key, value) for key, value in records)
-    return _block(b"pax", b"x", None, len(text), b"") + text + bytes(-len(text) % BLOCK) + header
+    return _block(b"pax", b"x", None, len(text), b"") + text + bytes(-len(text) % BLOCK_BYTES) + header
 
 
 def _block(path: bytes, kind: bytes, node: Inode | None, size: int, link: bytes) -> bytes:
@@ -73,7 +73,7 @@ def _block(path: bytes, kind: bytes, node: Inode | None, size: int, link: bytes)
 def _tail(kind: bytes, link: bytes, device: tuple[int, int]) -> bytes:
     """The header after the checksum."""
     fields = (kind, link[:100].ljust(100, b"\0"), b"ustar\x0000", bytes(64), *device)
-    return (b"%b%b%b%b%07o\0%07o\0" % fields).ljust(BLOCK - 156, b"\0")
+    return (b"%b%b%b%b%07o\0%07o\0" % fields).ljust(BLOCK_BYTES - 156, b"\0")
 
 
 _NO_LINK = {kind: _tail(kind, b"", (0, 0)) for kind in (b"x", *(b"%d" % number for number in range(7)))}
@@ -89,4 +89,4 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 def _sparse_map(extents: tuple[tuple[int, int], ...]) -> bytes:
     text = b"%d\n" % len(extents) + b"".join(b"%d\n%d\n" % extent for extent in extents)
-    return text + bytes(-len(text) % BLOCK)
+    return text + bytes(-len(text) % BLOCK_BYTES)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized, Unpackable, oversized
+from images.image_errors import Oversized, Unpackable, oversized
 from images.layer import tarstream
 from images.layer.inode import Content, Inode
 from images.layer.layers import DIRECTORY_BYTES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from images.kernels.images import ZONE, KernelImage
-from images.kernels.plan import ADDONS, INITRAMFS, KERNEL
+from images.kernels.kernel_images import ZONE, KernelImage
+from images.kernels.kernel_plan import ADDONS, INITRAMFS, KERNEL
 from images.pull.progress import Measured, Snapshot, Stage, State
 from images.pull.repair import Outcome, Repair
 from images.store.catalogue import StoredImage

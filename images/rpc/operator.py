@@ -32,7 +32,7 @@ from xenpod_proto.images.v1 import images_pb2_grpc
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 # Seconds between two samples of a pull's progress.
-PACE = 0.2
+PACE_SECONDS = 0.2
 
 
 class OperatorService(images_pb2_grpc.ImagesServicer):
@@ -76,7 +76,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
                 if now is not None and now != before:
                     before = now
                     yield pb.PullEvent(progress=pull_message(now))
-                await asyncio.wait({pulling}, timeout=PACE)
+                await asyncio.wait({pulling}, timeout=PACE_SECONDS)
             image = await pulling
         finally:
             # The caller may be gone: cancel the pull, unless another caller waits.
@@ -95,7 +95,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
                 before = now
                 yield pb.WatchPullsEvent(pulls=[pull_message(snapshot) for snapshot in now])
             if now:
-                await asyncio.sleep(PACE)
+                await asyncio.sleep(PACE_SECONDS)
             else:
                 await change.wait()
 

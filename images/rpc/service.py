@@ -11,7 +11,7 @@ import grpc
 from daemonkit.faults import Invalid
 from daemonkit.rpc.interceptors import clip, read_only
 from daemonkit.rpc.server import batches
-from images.errors import Rejected
+from images.image_errors import Rejected
 from images.manager import ImageManager
 from images.registry import names
 from images.rpc.cri_messages import credentials_from, image_message, verbose_info

@@ -15,7 +15,7 @@ from pathlib import Path
 from daemonkit.faults import Broken
 from daemonkit.host import disk_space
 from daemonkit.lifecycle import private_database
-from images.errors import disk_full
+from images.image_errors import disk_full
 from images.store import schema
 
 log = logging.getLogger(__name__)

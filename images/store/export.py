@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, TypeAlias
 from daemonkit.faults import Refused
 from images.bounds.cancel import CancelToken
 from images.bounds.digests import VerifiedChunks, digest_of, matches
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 from images.layer.layers import file_chunks
 from images.registry import manifests
 from images.registry.manifests import Descriptor, Manifest
 from images.store.catalogue import StoredImage
 from images.store.store import ImageStore
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 Piece: TypeAlias = "Note | LayoutFile | bytes"
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs."
 _OCI_LAYER = "application/vnd.oci.image.layer."
@@ -152,8 +152,8 @@ def _annotations(name: str, short: Mapping[str, int]) -> dict[str, str]:
 
 def _small(path: str, data: bytes) -> Iterator[LayoutFile | bytes]:
     yield LayoutFile(path, len(data))
-    for start in range(0, len(data), CHUNK):
-        yield data[start : start + CHUNK]
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
 
 
 def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from images.store.catalogue import StoredImage
 MAX_FILTERS = 64
 _MAX_TEXT = 1024
 _NS = 1_000_000_000
-_DAY = 24 * 3600
+_DAY_SECONDS = 24 * 3600
 _HUB = "docker.io/"
 _LIBRARY = "docker.io/library/"
 
@@ -127,7 +127,7 @@ def _moment(value: str, now_ns: int) -> int:
     """An age ("90m", "24h", "7d") or a date (ISO 8601; local time without a zone), in nanoseconds."""
     number = value.removesuffix("d")
     if value.endswith("d") and number.isascii() and number.isdigit():
-        return now_ns - int(number[:9]) * _DAY * _NS
+        return now_ns - int(number[:9]) * _DAY_SECONDS * _NS
     try:
         return int(datetime.fromisoformat(value).timestamp() * _NS)
     except (ValueError, OverflowError):

@@ -17,10 +17,10 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
 from images.bounds.digests import matches
 from images.globs import Globs
-from images.settings import ImageSettings
+from images.image_settings import ImageSettings
 from images.store.catalogue import Catalogue, StoredImage
 from images.store.db import FilesystemRow, ImageDb, ImageRow
-from images.store.files import StoreFiles
+from images.store.image_files import StoreFiles
 from images.store.reader import StoreReader
 from images.store.unfinished import UnfinishedLayers
 

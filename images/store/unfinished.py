@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.settings import ImageSettings
-from images.store.files import StoreFiles
+from images.image_settings import ImageSettings
+from images.store.image_files import StoreFiles
 
 # Above this disk usage the kubelet removes images (imageGCHighThresholdPercent). The kubelet cannot remove
 # unfinished layers, because they are no images.

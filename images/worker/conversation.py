@@ -7,6 +7,7 @@ import threading
 from contextlib import ExitStack, closing, suppress
 
 from daemonkit.faults import Fault
+from images.image_settings import ImageSettings
 from images.registry.briefing import Briefing, brief, pack
 from images.registry.credentials import Credentials
 from images.registry.exchange import Question
@@ -14,7 +15,6 @@ from images.registry.hosts import RegistryHost
 from images.registry.manifests import Platform
 from images.registry.names import Reference
 from images.registry.sources import pull_hosts
-from images.settings import ImageSettings
 from images.worker.session import Worker
 from images.worker.workers import LayerWorkers
 

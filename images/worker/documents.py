@@ -22,15 +22,15 @@ from images.registry.facts import (
     unpack_image,
 )
 from images.registry.manifests import ImageConfig, Platform
-from images.registry.reading import MAX_CONFIG_FACTS
+from images.registry.reading import MAX_CONFIG_FACTS_BYTES
 from images.registry.sources import GivenManifest
 from images.worker import jobs
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.workers import LayerWorkers
 
 T = TypeVar("T")
 # Facts of a configuration, and the same for a manifest: 512 layers take less.
-_FACTS_BYTES = 2 * MAX_CONFIG_FACTS
+_FACTS_BYTES = 2 * MAX_CONFIG_FACTS_BYTES
 
 
 class DocumentReader:

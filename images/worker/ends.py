@@ -8,7 +8,7 @@ import signal
 
 from daemonkit.faults import Broken, Fault
 from images.bounds.limits import ImageLimits
-from images.errors import oversized
+from images.image_errors import oversized
 
 log = logging.getLogger(__name__)
 _NO_MEMORY = "is the host out of memory, or do workers together take more than they may?"

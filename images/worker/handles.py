@@ -10,7 +10,7 @@ from typing import NamedTuple
 from images.worker.cpu_accounts import HOST, TENANT_BYTES
 
 # Limit for one message: Linux carries 253 (SCM_MAX_FD).
-_MOST = 250
+_MOST_HANDLES = 250
 _LEFT = 4
 _HEAD = _LEFT + 1 + TENANT_BYTES
 _TEXT = 1 << 16
@@ -36,8 +36,8 @@ def send_order(
     tenant: bytes = HOST,
 ) -> None:
     """Send an order over a socket that preserves message boundaries; tenant: its ``tenant_key``."""
-    for at in range(0, len(handles), _MOST):
-        part = handles[at : at + _MOST]
+    for at in range(0, len(handles), _MOST_HANDLES):
+        part = handles[at : at + _MOST_HANDLES]
         left = len(handles) - at - len(part)
         socket.send_fds(control, [left.to_bytes(_LEFT, "little"), kind, tenant, text], part)
 
@@ -46,7 +46,7 @@ def receive_order(control: socket.socket) -> Given | None:
     """The next order; None if the sender has gone."""
     found: list[int] = []
     while True:
-        said, handles, _, _ = socket.recv_fds(control, _TEXT, _MOST)
+        said, handles, _, _ = socket.recv_fds(control, _TEXT, _MOST_HANDLES)
         found += handles
         if not said:
             for handle in found:

@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple
 from daemonkit.faults import Broken
 from images.bounds.fields import FieldWriter
 from images.bounds.limits import ImageLimits
-from images.errors import oversized
+from images.image_errors import oversized
 from images.layer import layer_cache
-from images.layer.compression import CHUNK
+from images.layer.compression import CHUNK_BYTES
 from images.layer.layers import read_layer
 from images.registry import reading
 from images.registry.facts import pack_config, pack_document, pack_image
@@ -28,8 +28,8 @@ from images.rootfs.convert import Accounts
 from images.rootfs.filewriter import FileWriter
 from images.rootfs.stream import StreamPipe, load_contents
 from images.worker import wire
-from images.worker.frames import Ended
-from images.worker.kernel import files as kernels
+from images.worker.answer_frames import Ended
+from images.worker.kernel import kernel_files as kernels
 from images.worker.planner import Planning
 from images.worker.writer import account_fields, write_files
 
@@ -131,7 +131,7 @@ def _read_layer(handles: _Handles, limits: ImageLimits, diff_id: str, size: int,
     """List a layer, and write its files."""
     writer = FileWriter(diff_id, limits, handles.out) if handles.out is not None else None
     reader = writer.take if writer is not None else None
-    index = read_layer(wire.chunks(handles.source, CHUNK), size, diff_id, limits, reader)
+    index = read_layer(wire.chunks(handles.source, CHUNK_BYTES), size, diff_id, limits, reader)
     fields = FieldWriter()
     for number in index.cost:
         fields.number(number)
@@ -164,7 +164,7 @@ def _write_filesystem(
     numbers: Sequence[int],
     known: Mapping[tuple[int, int], bytes],
 ) -> None:
-    """See writer.write()."""
+    """See writer.write_files()."""
     assert handles.out is not None
     plan, blobs = _given(handles, numbers)
     wire.answer_fields(
@@ -231,7 +231,7 @@ def _image(handles: _Handles, limits: ImageLimits, subject: str, manifest_bytes:
 
 
 def _fed(handles: _Handles) -> bytes:
-    return b"".join(wire.chunks(handles.source, CHUNK))
+    return b"".join(wire.chunks(handles.source, CHUNK_BYTES))
 
 
 _JOBS: Mapping[str, Callable[..., None]] = {

@@ -111,7 +111,7 @@ class Planning:
         numbers: Sequence[int],
         known: Mapping[tuple[int, int], bytes],
     ) -> FieldWriter:
-        """See writer.write(). files: the pipe of a tar2sqfs, the plan, and the layers with these numbers."""
+        """See writer.write_files(). files: the pipe of a tar2sqfs, the plan, these layers."""
         sink, plan, *blobs = files
         given = dict(zip(numbers, blobs, strict=True))
         return write_files(target, StreamPipe(sink.fileno()), plan, given, self._subject, layers, known)

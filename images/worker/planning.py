@@ -20,19 +20,19 @@ from images.layer.losses import NAMES
 from images.rootfs.content import ContentId
 from images.rootfs.stream import ACCOUNT_FILES
 from images.worker import jobs, planner
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.session import Worker
 from images.worker.workers import LayerWorkers
 
 T = TypeVar("T")
-MOST = (1 << 63) - 1
+LARGEST_INT64 = (1 << 63) - 1
 """Upper bound of every number in an answer."""
 EMPTY = -1
 """Stands for the layer of an account file without data."""
-_HASH = 32
+_HASH_BYTES = 32
 _OWN_BYTES = 16 << 20
 # Memory of entries in a tree: about 10,000 entries.
-_SMALL = 4 << 20
+_SMALL_BYTES = 4 << 20
 
 
 class StoredPlan(NamedTuple):
@@ -151,7 +151,7 @@ class ImagePlanning:
 
     def finished(self, plan: StoredPlan) -> StoredPlan:
         """The topmost filesystem's plan; ends the planning."""
-        if self._memory <= _SMALL:
+        if self._memory <= _SMALL_BYTES:
             # A new worker would take longer to start than this worker to write.
             return plan._replace(writer=self)
         # The worker holds all entries in memory, and the last builds do not need the entries.
@@ -196,18 +196,18 @@ def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldR
     """Returns a decoder of a plan's fields for these files; end: number of layers up to the topmost."""
 
     def decode(answer: FieldReader) -> StoredPlan:
-        value, first = answer.data(_HASH, _HASH), answer.data(_HASH)
+        value, first = answer.data(_HASH_BYTES, _HASH_BYTES), answer.data(_HASH_BYTES)
         order = answer.numbers(end, end - 1)
         if any(upper <= lower for upper, lower in pairwise(order)):
             raise Malformed("layers in another order than that of the stream")
-        file_bytes = answer.number(MOST)
+        file_bytes = answer.number(LARGEST_INT64)
         accounts: dict[str, int | None] = {}
         for path in ACCOUNT_FILES:
             changed, there = answer.flag(), answer.flag()
             (layer,) = answer.numbers(1, end - 1) or [EMPTY]
             if changed:
                 accounts[path] = layer if there else None
-        counts = {name: answer.number(MOST) for name in NAMES.values()}
+        counts = {name: answer.number(LARGEST_INT64) for name in NAMES.values()}
         lost = {name: count for name, count in counts.items() if count}
         content = ContentId(f"sha256:{value.hex()}", first)
         return StoredPlan(stored, tree, content, tuple(order), file_bytes, accounts, lost)
@@ -217,4 +217,4 @@ def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldR
 
 def read_cost(answer: FieldReader) -> Cost:
     """A cost in an answer."""
-    return Cost(*(answer.number(MOST) for _ in Cost._fields))
+    return Cost(*(answer.number(LARGEST_INT64) for _ in Cost._fields))

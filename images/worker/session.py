@@ -12,7 +12,7 @@ from daemonkit.faults import Broken, Fault
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader, Malformed
 from images.worker import wire
-from images.worker.frames import FAULT, JobOutcome
+from images.worker.answer_frames import FAULT, JobOutcome
 
 T = TypeVar("T")
 _GONE = (BrokenPipeError, ConnectionResetError)

@@ -16,24 +16,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from daemonkit import faults
-from images import errors
+from images import image_errors
 from images.bounds.fields import FieldReader, FieldWriter
 from images.layer.packed import MARSHAL
-from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exactly
+from images.worker.answer_frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exactly
 
-_LENGTH = 8
+_LENGTH_BYTES = 8
 # Linux passes 253 at once (SCM_MAX_FD).
 _TOGETHER = 128
 # Messages of a fault are shorter; longer texts of a worker are cut.
 _TEXT = 4096
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20
 _FAULTS: dict[str, type[faults.Fault]] = {
     kind.__name__: kind
     for kind in (
-        errors.Corrupt,
-        errors.Unpackable,
-        errors.Oversized,
-        errors.DiskFull,
+        image_errors.Corrupt,
+        image_errors.Unpackable,
+        image_errors.Oversized,
+        image_errors.DiskFull,
         faults.Refused,
         faults.Broken,
         faults.Exhausted,
@@ -52,7 +52,7 @@ def put_value(handle: int, value: Any, files: Sequence[int] = ()) -> None:
     files: handles; they need a socket as handle. The receiver must know their number.
     """
     data = marshal.dumps(value, MARSHAL)
-    write_bytes(handle, len(data).to_bytes(_LENGTH, "little"))
+    write_bytes(handle, len(data).to_bytes(_LENGTH_BYTES, "little"))
     write_bytes(handle, data)
     for start in range(0, len(files), _TOGETHER):
         with socket.socket(fileno=os.dup(handle)) as sender:
@@ -68,7 +68,7 @@ def write_bytes(handle: int, data: bytes | memoryview) -> None:
 
 def take_value(handle: int) -> Any:
     """The daemon's next value; raises Ended."""
-    return marshal.loads(exactly(handle, int.from_bytes(exactly(handle, _LENGTH), "little")))
+    return marshal.loads(exactly(handle, int.from_bytes(exactly(handle, _LENGTH_BYTES), "little")))
 
 
 def take_files(handle: int, count: int) -> list[io.BufferedReader]:
@@ -108,8 +108,8 @@ class FileFrames(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Write all data."""
         view = memoryview(data)
-        for start in range(0, len(view), _PIECE):
-            piece = view[start : start + _PIECE]
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
             write_bytes(self._handle, HEAD.pack(self._kind, len(piece)))
             write_bytes(self._handle, piece)
         return len(view)
@@ -117,7 +117,7 @@ class FileFrames(io.RawIOBase):
 
 def file(handle: int, number: int) -> io.BufferedWriter:
     """A buffered file of an answer; close the file before the answer."""
-    return io.BufferedWriter(FileFrames(handle, number), _PIECE)
+    return io.BufferedWriter(FileFrames(handle, number), _PIECE_BYTES)
 
 
 def answer_fields(handle: int, fields: FieldWriter) -> None:

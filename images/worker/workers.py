@@ -24,10 +24,10 @@ from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
 from images.bounds.limits import ImageLimits
 from images.concurrency import tenant
+from images.worker.answer_frames import JobOutcome
 from images.worker.confinement.tools import ConfinedTool, order
 from images.worker.cpu_accounts import tenant_key
 from images.worker.ends import end_of
-from images.worker.frames import JobOutcome
 from images.worker.handles import ONLINE, PROGRAM, WORKER, send_order
 from images.worker.jobs import CONVERSE, OWN_BYTES
 from images.worker.session import Pipe, Worker

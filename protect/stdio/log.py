@@ -15,7 +15,7 @@ from pathlib import Path
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Refused
-from daemonkit.host.files import HostCalls
+from daemonkit.host.host_calls import HostCalls
 from daemonkit.shares import Holding
 from protect.stdio.disk import LogDisk
 from protect.stdio.fanout import FanOut, LiveReader

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daemonkit.faults import Refused
-from daemonkit.host.files import open_plain
+from daemonkit.host.host_calls import open_plain
 from protect.stdio.journal import Append, Journal, Position
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from daemonkit.faults import Broken, Refused, TooLate
 from daemonkit.host import mountinfo
-from daemonkit.host.files import HostCalls
+from daemonkit.host.host_calls import HostCalls
 from daemonkit.host.lookup import Lookup, Lookups, Place
 from daemonkit.tasks import complete
 from protect.model.copied_files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
-from daemonkit.host.files import HostCalls
+from daemonkit.host.host_calls import HostCalls
 from daemonkit.host.lookup import Lookups, TenantOf
 from daemonkit.logs import fields
 from daemonkit.tasks import complete

@@ -15,7 +15,7 @@ from cluster.objects.output import GenerateOptions
 from cluster.objects.platforms import NodePlatform
 from cluster.objects.versions import version
 from daemonkit.faults import Fault
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from protectctl import show
 from protectctl.cluster import manifests
 from protectctl.command_errors import Command, CommandFailed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from protectctl import daemons, find, selector, show
 from protectctl.command_errors import Command, CommandFailed
 from protectctl.output import structured

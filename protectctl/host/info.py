@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from protectctl import show
 from protectctl.output import as_dict, structured
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from collections.abc import AsyncIterator
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from protectctl import show
 from protectctl.command_errors import CheckFailed, CommandFailed
 from protectctl.image import export

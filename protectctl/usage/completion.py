@@ -12,7 +12,7 @@ import argcomplete.shell_integration
 import grpc.aio
 from argcomplete.completers import BaseCompleter
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from protectctl.command_errors import Command
 from protectctl.usage.verbs import named
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc

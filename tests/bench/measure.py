@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from cri.rpc.rendered import Rendered
 from cri.state import rows
 from cri.state.container import Container
 from cri.state.sandbox import Sandbox
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.bench.measure import Samples
 from tests.bench.memory import PROC
 from tests.bench.sides import Side

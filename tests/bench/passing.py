@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sized
 from tests.bench.measure import Crowd, Samples, one_pod
 from tests.bench.reading import READS
 from tests.bench.sides import Side
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 
 THROUGH, DIRECT = "through xenpod-cri", "direct"
 LISTS: Mapping[str, str] = {"ListPodSandbox": "items", "ListContainers": "containers"}

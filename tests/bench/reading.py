@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from tests.bench.measure import Crowd, Samples
 from tests.bench.sides import Side
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 _ROUNDS = 300

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.bench import memory
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
 from tools.localnode import network, node
-from tools.localnode.client import Client, connect_client
+from tools.localnode.cri_client import Client, connect_client
 from tools.localnode.registry import mirror
 
 WORKLOAD = "sleep"

@@ -15,7 +15,7 @@ from cri.streaming.spdy.frames import Data, SynStream
 from tests.bench.measure import Samples
 from tests.bench.sides import Side
 from tests.support.cri.stream_client import connect, path_of
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SUITE = (
     *(ROOT / "tests" / "conformance").glob("*.py"),
     ROOT / "tests/support/cri/conformance.py",
-    ROOT / "tools/localnode/client.py",
+    ROOT / "tools/localnode/cri_client.py",
 )
 
 

@@ -115,7 +115,7 @@ def test_children_reach_the_memory_limit_before_their_daemon(daemon: str) -> Non
     # MemoryHigh would slow down the daemon for its children's memory.
     assert said["MemoryMax"] == ["2G"] and "MemoryHigh" not in said
     # Four times what tenants may make both daemons keep, beside their own size of some 70 MiB each.
-    assert execsync.MEMORY_BUDGET + output_memory.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
+    assert execsync.MEMORY_BUDGET_BYTES + output_memory.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
 
 
 def test_units_keep_the_rights_for_confining_workers() -> None:

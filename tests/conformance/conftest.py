@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.support.cri.conformance import SuiteStage, staged
 from tests.xen.machine import is_dom0
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 

@@ -9,7 +9,7 @@ from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import PATIENCE
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from tools.localnode.images import PushedImage
 from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

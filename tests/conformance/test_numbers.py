@@ -11,7 +11,7 @@ import pytest
 from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import PATIENCE
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

@@ -14,7 +14,7 @@ from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import PATIENCE
 from tests.support.waiting import until
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

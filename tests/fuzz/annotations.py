@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cri.checks import devices, sandbox, storage
+from cri.checks import host_devices, sandbox, storage
 from cri.checks.fields import PREFIX
 from cri.cni.pod import attachment
 from cri.config import (
@@ -26,7 +26,7 @@ from cri.config import (
     EPHEMERAL_STORAGE,
     KERNEL,
     MEMORY,
-    MOST_RATE,
+    MOST_RATE_PER_SECOND,
     VCPUS,
     HandlerConfig,
     Reserve,
@@ -36,7 +36,7 @@ from cri.sandbox.disk_rates import disk_rates
 from cri.state.attachment import BandwidthLimits, Chain, Plugin
 from daemonkit.config import Bytes
 from daemonkit.faults import Denied, Invalid, Refused
-from images.settings import KernelSettings
+from images.image_settings import KernelSettings
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -83,7 +83,7 @@ def _check(asked: Asked) -> None:
     for bandwidth, limit in (("ingressRate", most.ingress), ("egressRate", most.egress)):
         rate = wanted.get("bandwidth", {}).get(bandwidth, 0)  # type: ignore[attr-defined]
         assert 0 <= rate <= (limit or _MOST_BYTES)
-    assert len(devices.of_pod(config.annotations, handler)) <= _MOST_DEVICES + len(handler.devices)
+    assert len(host_devices.of_pod(config.annotations, handler)) <= _MOST_DEVICES + len(handler.devices)
     for limits in (storage.writable_layers(config.annotations), storage.empty_dirs(config.annotations)):
         assert len(limits) <= _MOST_ENTRIES
         assert all(0 < size <= _MOST_BYTES for size in limits.values())
@@ -118,7 +118,7 @@ def _check_rates(rates: pb.DiskRates, handler: HandlerConfig) -> None:
         (rates.read_operations, handler.disk_read_operations),
         (rates.write_operations, handler.disk_write_operations),
     ):
-        assert field <= (limit or MOST_RATE)
+        assert field <= (limit or MOST_RATE_PER_SECOND)
         assert field or not limit, "an annotation takes the handler's rate away"
 
 

@@ -23,7 +23,7 @@ from cluster.dra.claims.turns import ClaimTurns
 from cluster.dra.config import DraConfig
 from cluster.dra.kubelet.plugin import PluginV1
 from cluster.dra.model import HOST_DEVICE
-from cluster.dra.reservations import ProtectdReservations
+from cluster.dra.protectd_reservations import ProtectdReservations
 from daemonkit.quantity import LARGEST
 from tests.support.dra.claims import DRIVER, PARAMETERS, allocated
 from tests.support.labels.api_server import NAME

@@ -37,7 +37,7 @@ from tests.support.waiting import until
 from tests.xen import nested
 from tests.xen.qemu import Size
 from tools.localnode import registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _SCRIPTS = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.waiting import until
 from tools.localnode import network
-from tools.localnode.client import Client, connect_client
+from tools.localnode.cri_client import Client, connect_client
 from tools.localnode.processes import Output, background
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 from grpc.aio import AioRpcError
 
 from tools.localnode import images, network, node, registry
-from tools.localnode.client import connect_client
+from tools.localnode.cri_client import connect_client
 from tools.localnode.processes import ProgramFailed
 from tools.localnode.screen import Screen
 from tools.localnode.story import tell_story

@@ -17,7 +17,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_TIMEOUT = 60
+_TIMEOUT_SECONDS = 60
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -70,7 +70,7 @@ def push_packed(
             f"{base}/manifests/{tag or 'latest'}",
             data=manifest,
             headers={"Content-Type": MANIFEST},
-            timeout=_TIMEOUT,
+            timeout=_TIMEOUT_SECONDS,
         )
         answer.raise_for_status()
     return digest(manifest)
@@ -87,15 +87,15 @@ def _descriptor(media_type: str, data: bytes) -> dict[str, object]:
 
 def _push_blob(session: requests.Session, base: str, blob: bytes) -> None:
     name = digest(blob)
-    if session.head(f"{base}/blobs/{name}", timeout=_TIMEOUT).status_code == requests.codes.ok:
+    if session.head(f"{base}/blobs/{name}", timeout=_TIMEOUT_SECONDS).status_code == requests.codes.ok:
         return
-    begun = session.post(f"{base}/blobs/uploads/", timeout=_TIMEOUT)
+    begun = session.post(f"{base}/blobs/uploads/", timeout=_TIMEOUT_SECONDS)
     begun.raise_for_status()
     done = session.put(
         begun.headers["Location"],
         params={"digest": name},
         data=blob,
         headers={"Content-Type": "application/octet-stream"},
-        timeout=_TIMEOUT,
+        timeout=_TIMEOUT_SECONDS,
     )
     done.raise_for_status()

@@ -14,7 +14,7 @@ from tools.localnode import network, toml
 from tools.localnode.processes import Output, ProgramFailed, Readiness, background
 
 ROOT = Path(__file__).resolve().parents[2]
-_READY = 180.0
+_READY_SECONDS = 180.0
 # unix(7) gives a socket's path 107 bytes; the longest of ours below the folder is run/protect/protect.sock.
 _FOLDER_LIMIT = 70
 _HEAD = """\
@@ -145,7 +145,7 @@ async def _daemon(layout: NodeLayout, name: str, module: str, config: str) -> As
     with Readiness(layout.run / f"{name}.ready") as readiness:
         environment = readiness.environment
         async with background(*command, output=output, environment=environment, folder=ROOT) as process:
-            await readiness.wait(process, output, _READY)
+            await readiness.wait(process, output, _READY_SECONDS)
             yield Daemon(name, process, output)
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-_STOP = 30.0
+_STOP_SECONDS = 30.0
 
 
 class ProgramFailed(Exception):
@@ -98,7 +98,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:
-        await asyncio.wait_for(process.wait(), _STOP)
+        await asyncio.wait_for(process.wait(), _STOP_SECONDS)
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.localnode.processes import Output, background
 
 _READY = "listening on"
-_TIMEOUT = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -21,7 +21,7 @@ async def serve_registry(folder: Path) -> AsyncIterator[str]:
     config = _configure(folder, address)
     output = Output(folder / "registry.log")
     async with background("docker-registry", "serve", str(config), output=output):
-        await output.line_with(_READY, _TIMEOUT)
+        await output.line_with(_READY, _TIMEOUT_SECONDS)
         yield address
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tools.localnode import network, node
-from tools.localnode.client import Client, connect_client
+from tools.localnode.cri_client import Client, connect_client
 from tools.localnode.processes import ProgramFailed
 
 

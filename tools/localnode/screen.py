@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 _WHAT = 46
-_LIMIT = 400
+_LIMIT_CHARACTERS = 400
 _PICTURE_COLUMNS = 110
 _FONT = re.compile(r"@font-face \{.*?\}\n", re.DOTALL)
 
@@ -64,7 +64,7 @@ class Screen:
 
     def block(self, text: str) -> None:
         """Print untrusted output of the container, bounded and without control characters."""
-        shown = text[:_LIMIT] + ("..." if len(text) > _LIMIT else "")
+        shown = text[:_LIMIT_CHARACTERS] + ("..." if len(text) > _LIMIT_CHARACTERS else "")
         for line in shown.rstrip("\n").split("\n"):
             clean = "".join(c if c.isprintable() else "?" for c in line)
             self._console.print(Text(f"      │ {clean}", style="cyan"), soft_wrap=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import requests
 
-from daemonkit.rpc.client import channel
-from tools.localnode.client import Client, Pod
+from daemonkit.rpc.channels import channel
+from tools.localnode.cri_client import Client, Pod
 from tools.localnode.node import LocalNode
 from tools.localnode.processes import ProgramFailed
 from tools.localnode.screen import Screen
@@ -26,8 +26,8 @@ mkdir -p /srv && echo "served from inside the zone" >/srv/index.html
 exec httpd -f -p {_PORT} -h /srv
 """
 _MARK = "hello from"
-_TIMEOUT = 60.0
-_POLL = 0.02
+_TIMEOUT_SECONDS = 60.0
+_POLL_SECONDS = 0.02
 
 
 async def tell_story(client: Client, node: LocalNode, image: str, screen: Screen) -> None:
@@ -74,7 +74,7 @@ async def _look_inside(client: Client, pod: Pod, container: str, address: str, s
     screen.block(output.stdout.decode(errors="replace"))
     with screen.step("ContainerStats") as done:
         request = cri.ContainerStatsRequest(container_id=container)
-        stats = (await client.runtime.ContainerStats(request, timeout=_TIMEOUT)).stats
+        stats = (await client.runtime.ContainerStats(request, timeout=_TIMEOUT_SECONDS)).stats
         memory = stats.memory.working_set_bytes.value / 1024
         cpu = stats.cpu.usage_core_nano_seconds.value / 1e6
         done(f"memory {memory:.0f} KiB, CPU {cpu:.0f} ms")
@@ -85,8 +85,8 @@ async def _show_isolation(node: LocalNode, pod: Pod, screen: Screen) -> None:
     async with channel(node.protect_socket) as link:
         with screen.step("ask the zone what it is"):
             request = protect.ZoneFactsRequest(id=pod.id)
-            facts = await ZonesStub(link).ZoneFacts(request, timeout=_TIMEOUT)
-            info = await HostStub(link).Info(protect.InfoRequest(), timeout=_TIMEOUT)
+            facts = await ZonesStub(link).ZoneFacts(request, timeout=_TIMEOUT_SECONDS)
+            info = await HostStub(link).Info(protect.InfoRequest(), timeout=_TIMEOUT_SECONDS)
     here = os.uname()
     rows = [
         ("kernel", here.release, facts.kernel_release),
@@ -103,7 +103,7 @@ async def _show_isolation(node: LocalNode, pod: Pod, screen: Screen) -> None:
 
 async def _address(client: Client, pod: Pod) -> str:
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
-    status = (await client.runtime.PodSandboxStatus(request, timeout=_TIMEOUT)).status
+    status = (await client.runtime.PodSandboxStatus(request, timeout=_TIMEOUT_SECONDS)).status
     if not status.network.ip:
         raise ProgramFailed("the pod has no address")
     return status.network.ip
@@ -111,18 +111,18 @@ async def _address(client: Client, pod: Pod) -> str:
 
 async def _log_with(path: Path, text: str) -> str:
     """The log once it has ``text``; polled, since protectd writes the file."""
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         log = await asyncio.to_thread(_read_text, str(path))
         if text in log:
             return log
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_POLL_SECONDS)
     raise ProgramFailed(f"{path} never said {text!r}")
 
 
 async def _get(url: str) -> str:
     """Get the page, once the server in the pod listens."""
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     with requests.Session() as session:
         session.trust_env = False  # no proxy between this host and its own pod
         while True:
@@ -133,7 +133,7 @@ async def _get(url: str) -> str:
             except requests.ConnectionError as error:
                 if time.monotonic() >= deadline:
                     raise ProgramFailed(f"GET {url}: {error}") from error
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def _read_text(path: str) -> str:

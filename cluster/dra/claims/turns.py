@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from daemonkit.faults import Broken
 
 _FLOCK = "hhqqixxxx"  # struct flock of fcntl(2), 64 bits
-_AGAIN = 0.05
+_AGAIN_SECONDS = 0.05
 """Seconds between two attempts at another instance's lock: the kernel does not signal its release."""
 
 
@@ -41,7 +41,7 @@ class ClaimTurns:
         async with self._locks.setdefault(uid, lock):
             place = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:7], "big")
             while not self._set(fcntl.F_WRLCK, place):  # noqa: ASYNC110
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_AGAIN_SECONDS)
             try:
                 yield
             finally:

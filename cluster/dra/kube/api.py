@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster.client.connection import TIMEOUT, Purpose, api_client
-from cluster.dra import metrics
+from cluster.client.connection import TIMEOUT_SECONDS, Purpose, api_client
+from cluster.dra import dra_metrics
 from cluster.dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
 from daemonkit.faults import Invalid, Missing, Unsupported
 
@@ -30,7 +30,7 @@ class ClusterApi:
 
             async with self._link("ask for versions of", GROUP) as link:
                 try:
-                    group = await client.ResourceApi(link).get_api_group(_request_timeout=TIMEOUT)
+                    group = await client.ResourceApi(link).get_api_group(_request_timeout=TIMEOUT_SECONDS)
                 except client.ApiException as error:
                     if error.status != 404:
                         raise
@@ -55,7 +55,7 @@ class ClusterApi:
         body["metadata"]["name"] += "-trial"
         async with self._objects("try slice", trial.name) as objects:
             answer = await objects.create_cluster_custom_object(
-                GROUP, version.value, _SLICES, body, dry_run="All", _request_timeout=TIMEOUT
+                GROUP, version.value, _SLICES, body, dry_run="All", _request_timeout=TIMEOUT_SECONDS
             )
         return any(device.get("allowMultipleAllocations") for device in devices(answer))
 
@@ -64,7 +64,7 @@ class ClusterApi:
         from kubernetes_asyncio import client
 
         async with self._link("read node", node) as link:
-            found = await client.CoreV1Api(link).read_node(node, _request_timeout=TIMEOUT)
+            found = await client.CoreV1Api(link).read_node(node, _request_timeout=TIMEOUT_SECONDS)
         return str(found.metadata.uid)
 
     async def slice(self, name: str) -> Document | None:
@@ -74,7 +74,7 @@ class ClusterApi:
             async with self._objects("read slice", name) as objects:
                 return _plain(
                     await objects.get_cluster_custom_object(
-                        GROUP, version.value, _SLICES, name, _request_timeout=TIMEOUT
+                        GROUP, version.value, _SLICES, name, _request_timeout=TIMEOUT_SECONDS
                     )
                 )
         except Missing:
@@ -86,7 +86,7 @@ class ClusterApi:
         async with self._objects("create slice", wanted.name) as objects:
             return _plain(
                 await objects.create_cluster_custom_object(
-                    GROUP, version.value, _SLICES, document(wanted, version), _request_timeout=TIMEOUT
+                    GROUP, version.value, _SLICES, document(wanted, version), _request_timeout=TIMEOUT_SECONDS
                 )
             )
 
@@ -98,7 +98,7 @@ class ClusterApi:
         async with self._objects("write slice", wanted.name) as objects:
             return _plain(
                 await objects.replace_cluster_custom_object(
-                    GROUP, version.value, _SLICES, wanted.name, body, _request_timeout=TIMEOUT
+                    GROUP, version.value, _SLICES, wanted.name, body, _request_timeout=TIMEOUT_SECONDS
                 )
             )
 
@@ -109,7 +109,7 @@ class ClusterApi:
         try:
             async with self._objects("read claim", subject) as objects:
                 answer = await objects.get_namespaced_custom_object(
-                    GROUP, version.value, namespace, _CLAIMS, name, _request_timeout=TIMEOUT
+                    GROUP, version.value, namespace, _CLAIMS, name, _request_timeout=TIMEOUT_SECONDS
                 )
         except Missing:
             return None
@@ -131,7 +131,7 @@ class ClusterApi:
 
     @asynccontextmanager
     async def _link(self, operation: str, subject: str) -> AsyncIterator[Any]:
-        with metrics.request(operation):
+        with dra_metrics.request(operation):
             async with api_client(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
                 yield link
 

@@ -21,7 +21,7 @@ from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unreachable
 from daemonkit.logs import fields
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import complete
 from xenpod_proto.kubelet import deviceplugin_pb2 as pb
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-MOST = 16_384
+MOST_GRANULES = 16_384
 """Granules of a node: a list of 16,384 granules is half a MiB, and each change sends the whole list."""
-_PATIENCE = 30.0
+_PATIENCE_SECONDS = 30.0
 """Seconds for the kubelet's answer, and for its request of the list after our registration."""
 
 
@@ -64,10 +64,10 @@ class GranulePlugin(rpc.DevicePluginServicer):
         Unreachable: the kubelet does not ask.
         """
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._watched.wait()
         except TimeoutError:
-            cause = f"it has not asked for the granules within {_PATIENCE:.0f} s"
+            cause = f"it has not asked for the granules within {_PATIENCE_SECONDS:.0f} s"
             raise Unreachable("offer granules to", "the kubelet", cause) from None
         await self._ended.wait()
 
@@ -108,7 +108,7 @@ class GranulePlugin(rpc.DevicePluginServicer):
 
 def granules(memory: ZoneMemory, size: int) -> int:
     """Number of granules in the memory for all zones together, without the operators' reservations."""
-    return min(max(memory.total - memory.claimed, 0) // size, MOST)
+    return min(max(memory.total - memory.claimed, 0) // size, MOST_GRANULES)
 
 
 async def offer(config: GranulesConfig, plugin: GranulePlugin) -> None:
@@ -151,7 +151,7 @@ async def _register(config: GranulesConfig) -> None:
     request = pb.RegisterRequest(version=VERSION, endpoint=config.socket.name, resource_name=config.resource)
     async with channel(config.kubelet_socket) as link:
         try:
-            await rpc.RegistrationStub(link).Register(request, timeout=_PATIENCE)
+            await rpc.RegistrationStub(link).Register(request, timeout=_PATIENCE_SECONDS)
         except grpc.aio.AioRpcError as error:
             cause = f"{error.details()} [{error.code().name}]"
             raise Unreachable("register granules with", str(config.kubelet_socket), cause) from error

@@ -22,9 +22,9 @@ from xenpod_proto.kubelet import (
     health_v1alpha1_pb2_grpc,
 )
 
-_AGAIN = 15.0
+_AGAIN_SECONDS = 15.0
 """Seconds after which an unchanged state is repeated: by default the kubelet forgets the state after 30."""
-_WATCHERS = 16
+_MOST_WATCHERS = 16
 
 
 class DeviceHealths:
@@ -50,15 +50,15 @@ class DeviceHealths:
 
     async def watch(self, messages: ModuleType) -> AsyncGenerator[Any]:
         """Yield the state at once, after each change, and from time to time; ``messages``: a version."""
-        if self._watchers >= _WATCHERS:
-            raise Exhausted("watch health", self._pool, f"{_WATCHERS} watch it already")
+        if self._watchers >= _MOST_WATCHERS:
+            raise Exhausted("watch health", self._pool, f"{_MOST_WATCHERS} watch it already")
         self._watchers += 1
         try:
             while True:
                 changed = self._changed
                 yield self._now(messages)
                 try:
-                    async with asyncio.timeout(_AGAIN):
+                    async with asyncio.timeout(_AGAIN_SECONDS):
                         await changed.wait()
                 except TimeoutError:
                     continue

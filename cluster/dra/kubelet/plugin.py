@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from cluster.dra import metrics
+from cluster.dra import dra_metrics
 from cluster.dra.claims.claim import Allocated, Allocation
 from cluster.dra.claims.prepare import Claims
 from daemonkit.faults import Fault, Refused
@@ -24,9 +24,9 @@ from xenpod_proto.kubelet import (
 
 log = logging.getLogger(__name__)
 
-_CLAIMS = 1024
+_MOST_CLAIMS = 1024
 """Maximum of claims in a call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
-_LONGEST = 1024
+_LONGEST_CHARACTERS = 1024
 _CDI_KIND = "xenpod.dev/device"
 """Containers of xenpod ask for devices by these names, without a CDI specification."""
 
@@ -61,19 +61,19 @@ class _Plugin:
 
     async def _prepare(self, claim: Any) -> tuple[Allocation | None, str]:
         try:
-            with metrics.measured_call("prepare"):
+            with dra_metrics.measured_call("prepare"):
                 return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
-            return None, str(fault)[:_LONGEST]
+            return None, str(fault)[:_LONGEST_CHARACTERS]
 
     async def _unprepare(self, claim: Any) -> str:
         try:
-            with metrics.measured_call("unprepare"):
+            with dra_metrics.measured_call("unprepare"):
                 await self._claims.unprepare(claim.uid)
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
-            return str(fault)[:_LONGEST]
+            return str(fault)[:_LONGEST_CHARACTERS]
         return ""
 
     def _device(self, part: Allocated) -> Any:
@@ -87,8 +87,8 @@ class _Plugin:
 
 def _bounded(operation: str, claims: Iterable[Any]) -> list[Any]:
     found = {claim.uid: claim for claim in claims}
-    if len(found) > _CLAIMS:
-        raise Refused(operation, "", f"{len(found)} claims in one call, more than {_CLAIMS}")
+    if len(found) > _MOST_CLAIMS:
+        raise Refused(operation, "", f"{len(found)} claims in one call, more than {_MOST_CLAIMS}")
     return list(found.values())
 
 

@@ -38,7 +38,7 @@ from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
-_LONGEST = 300.0
+_LONGEST_SECONDS = 300.0
 _DEVICE, _SHARED = "memory-", "memory-shared-"
 """Prefixes of device names: of a device for one claim, and of the shared device of all claims."""
 _AWAY, _LOST = "protectd-away", "memory-lost"
@@ -132,7 +132,7 @@ class SliceKeeper:
 
     async def keep(self) -> None:
         """Keep the slice for as long as the daemon runs; failures are retried with backoff."""
-        backoff, said = Backoff(1.0, _LONGEST), ""
+        backoff, said = Backoff(1.0, _LONGEST_SECONDS), ""
         backoff.delay()
         # The drivers of a whole cluster may start at once, as after a power cut or an update.
         await asyncio.sleep(self._interval * random.random())
@@ -198,7 +198,7 @@ class SliceKeeper:
         else:
             if any(one.device == self._device for one in held):
                 self._device = _new_name()
-            found = offer.split(self._device, claimable, held, sizes, offer.MOST - len(of_host))
+            found = offer.split(self._device, claimable, held, sizes, offer.MOST_DEVICES - len(of_host))
         return replace(self._wanted, devices=found, host_devices=of_host)
 
     async def _adopt(self) -> None:

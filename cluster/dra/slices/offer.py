@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cluster.dra.config import ClaimSizes
 from cluster.dra.model import HostDevice, Promise
 
-MOST = 64
+MOST_DEVICES = 64
 """Maximum devices of a slice with tainted devices (resource.k8s.io, ResourceSliceMaxDevicesWithTaints)."""
 _MOST_OF_HOST = 24
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from cri.delegate.config import DelegateConfig
-from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.missing import MissingImages
+from cri.delegate.images.pull_memory import PullMemory
 from cri.delegate.images.service import IsOurs, MixedImages
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.link import Delegate

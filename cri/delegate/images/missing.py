@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.pull_memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages, parsed_answer
 from cri.delegate.link import error_text
 from cri.delegate.owners import Owner
@@ -33,9 +33,9 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 _OPERATION = "create container"
-_PULLS = 4
+_MOST_PULLS = 4
 """Most pulls of the delegate at once.  The image manager bounds ours."""
-_NAMES = 64
+_MOST_NAMES = 64
 """Most digests of an image of the delegate that are read."""
 _IMPORT = {
     Owner.OURS: "import it into xenpod (protect image import)",
@@ -53,7 +53,7 @@ class MissingImages:
         self._memory = memory
         self._tasks = Background()
         self._running: dict[tuple[Owner, str], asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(_PULLS)
+        self._slots = asyncio.Semaphore(_MOST_PULLS)
 
     async def ensure(self, owner: Owner, request: cri.CreateContainerRequest) -> None:
         """Have the images of a container on its owner's side, if either side has them.
@@ -100,7 +100,7 @@ class MissingImages:
 
     async def _pull_ours(self, found: cri.Image, asked: str) -> None:
         try:
-            pinned = self._pinned(found.repo_digests[:_NAMES], asked)
+            pinned = self._pinned(found.repo_digests[:_MOST_NAMES], asked)
             auth = self._memory.auth(pinned)
             pulled = await self._manager.pull(pinned, ANONYMOUS if auth is None else credentials_from(auth))
             if pulled.id != as_digest(found.id):

@@ -12,7 +12,7 @@ import grpc.aio
 
 from cri.delegate.config import DelegateConfig, Unnamed
 from cri.delegate.images import union
-from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.pull_memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.kinds import parsed
 from cri.delegate.link import IMAGES, Metadata, error_text, passed_on, remaining
@@ -20,7 +20,7 @@ from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
 from daemonkit.faults import Broken, Fault, Invalid, TooLate, Unreachable
 from daemonkit.logs import fields
-from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from daemonkit.rpc.server import batches
 from images.bounds.digests import is_digest
 from images.rpc.service import ImageService
@@ -88,8 +88,8 @@ class MixedImages:
         request = parsed("ListImages", cri.ListImagesRequest, raw)
         listed = await self._listed(request.filter, context, passed_on(context))
         answer = cri.ListImagesResponse(images=listed)
-        if answer.ByteSize() > MESSAGE_LIMIT:
-            cause = f"its images and ours together are a list of more than {MESSAGE_LIMIT >> 20} MiB"
+        if answer.ByteSize() > MESSAGE_LIMIT_BYTES:
+            cause = f"its images and ours together are a list of more than {MESSAGE_LIMIT_BYTES >> 20} MiB"
             raise Broken("ListImages", self._theirs.name, cause)
         return answer
 

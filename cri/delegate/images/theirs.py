@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.link import IMAGES, Delegate, Metadata, error_text
-from cri.delegate.untrusted import ITEMS, TOO_MANY, has_more_items, read_message
+from cri.delegate.untrusted import MOST_ITEMS, TOO_MANY, has_more_items, read_message
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -63,7 +63,7 @@ class DelegateImages:
         asked_at, changes = time.monotonic(), self._changes
         try:
             answer = await self._read("ListImages", cri.ListImagesRequest(), cri.ListImagesResponse, metadata)
-            if len(answer.images) > ITEMS:
+            if len(answer.images) > MOST_ITEMS:
                 raise Broken("ListImages", self.name, TOO_MANY)
         except (grpc.aio.AioRpcError, Fault) as error:
             return list(self._recalled(error).values())

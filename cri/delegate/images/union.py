@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cri.delegate.owners import Owner
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_MOST = 2**64 - 1
+_LARGEST_UINT64 = 2**64 - 1
 
 
 def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
@@ -29,7 +29,7 @@ def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
 
 def _sum(ours: int, theirs: int) -> int:
     """The sum of two uint64, at most the largest one: an absurd size must not fail the whole list."""
-    return min(ours + theirs, _MOST)
+    return min(ours + theirs, _LARGEST_UINT64)
 
 
 def joined(

@@ -19,7 +19,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
-MOST = 1024
+MOST_EVENTS = 1024
 """Maximum of events made at once; the kubelet lists everything now and then anyway."""
 _POD_KINDS = {
     cri.SANDBOX_READY: cri.CONTAINER_STARTED_EVENT,
@@ -63,11 +63,11 @@ class MissedEvents:
             *_changes(before.containers, after.containers, _KINDS),
             *_changes(before.pods, after.pods, _POD_KINDS),
         ]
-        if len(changes) > MOST:
+        if len(changes) > MOST_EVENTS:
             log.warning("too many events of the delegate were missed", extra=fields(count=len(changes)))
         shown: dict[str, cri.ContainerEventResponse] = {}
         events = []
-        for subject, pod, kind in changes[:MOST]:
+        for subject, pod, kind in changes[:MOST_EVENTS]:
             if pod not in shown:
                 shown[pod] = await self._statuses(pod, after)
             event = cri.ContainerEventResponse(

@@ -16,7 +16,7 @@ from daemonkit.tasks import gather, race
 
 log = logging.getLogger(__name__)
 
-FRAME = 64 * 1024
+FRAME_BYTES = 64 * 1024
 """Bytes of data in one frame, at most."""
 
 Dial = Callable[[int], AbstractAsyncContextManager[ZoneConnection]]
@@ -75,6 +75,6 @@ async def _to_zone(client: ClientConnection, zone: ZoneConnection) -> None:
 
 async def _to_client(client: ClientConnection, zone: ZoneConnection) -> None:
     async for data in zone.chunks():
-        for begin in range(0, len(data), FRAME):
-            await client.write(data[begin : begin + FRAME])
+        for begin in range(0, len(data), FRAME_BYTES):
+            await client.write(data[begin : begin + FRAME_BYTES])
     await client.write_eof()

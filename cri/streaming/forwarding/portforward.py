@@ -25,7 +25,7 @@ from daemonkit.faults import Invalid, Refused
 from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-PORTS = 64
+MOST_PORTS = 64
 """Most ports of one request: each takes two of at most 128 channels."""
 
 
@@ -111,8 +111,8 @@ def port_forward_url(
     sandbox = sandboxes.find(asked.pod_sandbox_id)
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("forward ports of", sandbox.id, f"it is {sandbox.phase.value}")
-    if len(asked.port) > PORTS or not all(1 <= port <= 0xFFFF for port in asked.port):
-        raise Invalid("forward ports of", sandbox.id, f"want at most {PORTS} ports between 1 and 65535")
+    if len(asked.port) > MOST_PORTS or not all(1 <= port <= 0xFFFF for port in asked.port):
+        raise Invalid("forward ports of", sandbox.id, f"want at most {MOST_PORTS} ports between 1 and 65535")
 
     def dial(port: int) -> AbstractAsyncContextManager[ZoneConnection]:
         return zones.dial(sandbox.id, port)

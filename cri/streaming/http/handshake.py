@@ -10,9 +10,9 @@ import h11
 
 from cri.streaming.transport.wire import ClientWire
 
-REQUEST_LIMIT = 16 * 1024
+REQUEST_LIMIT_BYTES = 16 * 1024
 """Most bytes of request line and headers."""
-_PIECE = 4096
+_PIECE_BYTES = 4096
 """Bytes parsed at once: h11 checks its limit after each piece."""
 
 Pairs = Sequence[tuple[str, str]]
@@ -56,7 +56,7 @@ class Handshake:
     def __init__(self, wire: ClientWire) -> None:
         self._wire = wire
         self._unparsed = b""
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT_BYTES)
 
     async def request(self) -> Request | None:
         """Read the request; None: the client left.  Bad unless the request is small and has no body."""
@@ -104,8 +104,8 @@ class Handshake:
 
     async def _more(self) -> None:
         data = self._unparsed or await self._wire.receive()
-        self._unparsed = data[_PIECE:]
-        self._http.receive_data(data[:_PIECE])
+        self._unparsed = data[_PIECE_BYTES:]
+        self._http.receive_data(data[:_PIECE_BYTES])
 
 
 def _request(event: h11.Request) -> Request:

@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_NAME = 12
-_SECRET = 24
+_NAME_BYTES = 12
+_SECRET_BYTES = 24
 """Bytes of a token's secret part, hard to guess; the other part, the name, finds the entry."""
-LENGTH = (_NAME + _SECRET) * 4 // 3
+TOKEN_CHARACTERS = (_NAME_BYTES + _SECRET_BYTES) * 4 // 3
 """Length of a token in characters (base64url)."""
 
 
@@ -40,15 +40,15 @@ class Tokens(Generic[T]):
     def issue(self, value: T, gone: Callable[[], None] = lambda: None) -> str:
         """Issue a token for a value; ``gone`` is called once, at the end of the token's use."""
         self.expire()
-        name = secrets.token_urlsafe(_NAME)
-        secret = secrets.token_urlsafe(_SECRET)
+        name = secrets.token_urlsafe(_NAME_BYTES)
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
         self._entries[name] = _Entry(secret.encode(), value, self._clock() + self._ttl, gone)
         return name + secret
 
     def find(self, untrusted_token: str) -> T | None:
         """The value; None: the token was never issued, is used up, or has expired."""
         self.expire()
-        cut = _NAME * 4 // 3
+        cut = _NAME_BYTES * 4 // 3
         name, secret = untrusted_token[:cut], untrusted_token[cut:]
         entry = self._entries.get(name)
         if entry is None or not hmac.compare_digest(entry.secret, secret.encode()):
@@ -59,7 +59,7 @@ class Tokens(Generic[T]):
         """The value, once; None as for ``find``."""
         value = self.find(untrusted_token)
         if value is not None:
-            self._drop(untrusted_token[: _NAME * 4 // 3])
+            self._drop(untrusted_token[: _NAME_BYTES * 4 // 3])
         return value
 
     def expire(self) -> None:

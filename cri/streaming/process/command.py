@@ -15,7 +15,7 @@ from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.websocket import WebSocket
 from cri.streaming.transport.wire import ClientGone, ClientWire
 
-FRAME = 64 * 1024
+FRAME_BYTES = 64 * 1024
 """Bytes of output in one frame, at most."""
 
 SPDY_PROTOCOLS: Mapping[str, SubProtocol] = {
@@ -141,10 +141,10 @@ class SpdyCommand:
         stream = self._streams.get(name)
         if stream is None:
             return
-        for begin in range(0, len(data), FRAME):
+        for begin in range(0, len(data), FRAME_BYTES):
             if stream.local_done:
                 return
-            await stream.write(data[begin : begin + FRAME])
+            await stream.write(data[begin : begin + FRAME_BYTES])
 
 
 class ChannelCommand:

@@ -15,9 +15,9 @@ from cri.zones.process import Message, ProcessStreams
 from daemonkit.loop.fair_scheduler import pause
 from daemonkit.tasks import race
 
-_KEPT = 4096
+_KEPT_CHARACTERS = 4096
 """Maximum of kept characters of an incomplete object."""
-_MOST = 0xFFFF
+_MOST_CELLS = 0xFFFF
 _BLANKS = " \t\r\n"
 
 
@@ -90,8 +90,8 @@ class Sizes:
 
         Sizes of 0 by 0 are skipped: clients send them if their own output is no terminal.
         """
-        for begin in range(0, len(data), _KEPT):
-            yield from self._parse(data[begin : begin + _KEPT])
+        for begin in range(0, len(data), _KEPT_CHARACTERS):
+            yield from self._parse(data[begin : begin + _KEPT_CHARACTERS])
 
     def _parse(self, data: bytes) -> Iterator[Size]:
         """The sizes completed by a few bytes: the rest is copied after each."""
@@ -100,7 +100,7 @@ class Sizes:
             try:
                 value, end = json.JSONDecoder().raw_decode(self._kept)
             except ValueError:
-                if len(self._kept) > _KEPT:
+                if len(self._kept) > _KEPT_CHARACTERS:
                     raise ClientGone("terminal sizes that are not JSON") from None
                 return
             except RecursionError:
@@ -115,6 +115,6 @@ def _size(untrusted: object) -> Size | None:
         raise ClientGone("a terminal size that is no object")
     rows, columns = untrusted.get("Height"), untrusted.get("Width")
     for number in (rows, columns):
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST_CELLS:
             raise ClientGone("a terminal size without Width and Height")
     return Size(rows, columns) if rows and columns else None

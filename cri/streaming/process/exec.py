@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cri.oci.process import exec_process
+from cri.oci.oci_process import exec_process
 from cri.state.container import Container, ContainerPhase
 from cri.state.pod_records import PodRecords
 from cri.streaming.http.handshake import Request

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cri.streaming.spdy.frames import (
     FLAG_FIN,
     FLAG_UNIDIRECTIONAL,
-    HEADER_SIZE,
+    HEADER_BYTES,
     MAX_STREAM,
     VERSION,
     Data,
@@ -23,9 +23,9 @@ from cri.streaming.spdy.frames import (
     SynReply,
     SynStream,
 )
-from cri.streaming.spdy.headers import MAX_BLOCK, Decompressor
+from cri.streaming.spdy.headers import MAX_BLOCK_BYTES, Decompressor
 
-MAX_CONTROL = MAX_BLOCK + 64
+MAX_CONTROL = MAX_BLOCK_BYTES + 64
 """Maximum bytes of a control frame's body, kept until complete; data passes as it arrives."""
 
 _HEAD = struct.Struct(">II")
@@ -69,9 +69,9 @@ class SpdyDecoder:
                 yield Data(self._stream, bytes(view[at : at + taken]), last)
                 at += taken
                 continue
-            if self._missing(HEADER_SIZE):
-                at += self._keep(view[at:], HEADER_SIZE)
-                if self._missing(HEADER_SIZE):
+            if self._missing(HEADER_BYTES):
+                at += self._keep(view[at:], HEADER_BYTES)
+                if self._missing(HEADER_BYTES):
                     return
             first, second = _HEAD.unpack_from(self._kept)
             length = second & 0xFFFFFF
@@ -79,10 +79,10 @@ class SpdyDecoder:
                 yield from self._begin_data(first, second >> 24, length)
                 continue
             _check_control(first, length)
-            at += self._keep(view[at:], HEADER_SIZE + length)
-            if self._missing(HEADER_SIZE + length):
+            at += self._keep(view[at:], HEADER_BYTES + length)
+            if self._missing(HEADER_BYTES + length):
                 return
-            body = bytes(self._kept[HEADER_SIZE:])
+            body = bytes(self._kept[HEADER_BYTES:])
             self._kept.clear()
             yield self._control(first & 0xFFFF, second >> 24, body)
 

@@ -7,7 +7,7 @@ import struct
 from cri.streaming.spdy.frames import (
     FLAG_FIN,
     FLAG_UNIDIRECTIONAL,
-    MAX_DATA,
+    MAX_DATA_BYTES,
     VERSION,
     Data,
     Frame,
@@ -38,7 +38,7 @@ class SpdyEncoder:
         """Encode a frame.  ValueError: its data is too long for one frame."""
         match frame:
             case Data(stream, data, fin):
-                if len(data) > MAX_DATA:
+                if len(data) > MAX_DATA_BYTES:
                     raise ValueError(f"{len(data)} bytes do not fit into one frame")
                 return _HEAD.pack(stream, len(data) | (FLAG_FIN << 24 if fin else 0)) + data
             case SynStream():

@@ -10,8 +10,8 @@ Headers = Mapping[str, tuple[str, ...]]
 """Lower-case names, each with its values in order."""
 
 VERSION = 3
-HEADER_SIZE = 8
-MAX_DATA = (1 << 24) - 1
+HEADER_BYTES = 8
+MAX_DATA_BYTES = (1 << 24) - 1
 """Maximum bytes of data in a frame; the length has 24 bits."""
 MAX_STREAM = (1 << 31) - 1
 

@@ -12,7 +12,7 @@ from importlib import resources
 
 from cri.streaming.spdy.frames import Headers, SpdyError
 
-MAX_BLOCK = 4 * 1024
+MAX_BLOCK_BYTES = 4 * 1024
 """Bytes of a header block, unpacked: a few kilobytes of zlib could become megabytes."""
 MAX_HEADERS = 64
 """Maximum of names in a block, and of values."""
@@ -51,11 +51,11 @@ class Decompressor:
     def unpack(self, block: bytes) -> Headers:
         """The headers of the next block; SpdyError for garbage, and for more than the limits."""
         try:
-            plain = self._zlib.decompress(block, MAX_BLOCK + 1)
+            plain = self._zlib.decompress(block, MAX_BLOCK_BYTES + 1)
         except zlib.error as error:
             raise SpdyError(f"header block: {error}") from None
-        if len(plain) > MAX_BLOCK or self._zlib.unconsumed_tail:
-            raise SpdyError(f"header block of more than {MAX_BLOCK} bytes")
+        if len(plain) > MAX_BLOCK_BYTES or self._zlib.unconsumed_tail:
+            raise SpdyError(f"header block of more than {MAX_BLOCK_BYTES} bytes")
         if self._zlib.eof:
             raise SpdyError("header block ends its compression")
         return parse(plain)

@@ -17,9 +17,9 @@ from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.tasks import race
 
-TEXT_LIMIT = 256 * 1024
+TEXT_LIMIT_BYTES = 256 * 1024
 """Maximum bytes of a message that is read whole: in base64, or the end of a channel."""
-MESSAGE = 64 * 1024
+MESSAGE_BYTES = 64 * 1024
 """Most bytes of output in one message."""
 
 
@@ -79,8 +79,8 @@ class WebSocketChannels:
     async def send(self, channel: int, data: bytes) -> None:
         """Send output; ``data`` may be empty."""
         view = memoryview(data)
-        for begin in range(0, len(data) or 1, MESSAGE):
-            part = view[begin : begin + MESSAGE]
+        for begin in range(0, len(data) or 1, MESSAGE_BYTES):
+            part = view[begin : begin + MESSAGE_BYTES]
             if self._protocol.base64:
                 await self._socket.send(b"%d" % channel + base64.b64encode(part), text=True)
             else:
@@ -107,8 +107,8 @@ class WebSocketChannels:
     def _keep(self, part: MessagePart) -> None:
         self._kept += part.data
         self._quota.hold(len(part.data))
-        if len(self._kept) > TEXT_LIMIT:
-            raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
+        if len(self._kept) > TEXT_LIMIT_BYTES:
+            raise ClientGone(f"a message of more than {TEXT_LIMIT_BYTES} bytes")
         if self._quota.pod_half_full:  # no reader could make room for the rest of the message
             raise ClientGone("the streams of its pod have used up their memory")
         if part.last:

@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 
 from cri.streaming.transport.quota import BufferQuota
 
-TAKE = 256 * 1024
+TAKE_BYTES = 256 * 1024
 """Maximum bytes that a reader gets at once, except from a larger single chunk."""
-_ENTRY = 128
+_ENTRY_BYTES = 128
 """Bytes accounted for each chunk beside its data: a million tiny frames must count, too."""
-_SMALL = 4096
+_SMALL_BYTES = 4096
 """Bytes up to which a chunk is appended to its predecessor, if nothing came between."""
-_JOINED = 64 * 1024
+_JOINED_BYTES = 64 * 1024
 """Maximum bytes of a chunk after appending."""
 
 K = TypeVar("K")
@@ -37,8 +37,8 @@ class Inbox:
         if not data or self._ended or self._unwanted:
             return
         if not self._joined(data):
-            kept = bytearray(data) if len(data) <= _SMALL else data
-            self._chunks.append((self._quota.take(len(data) + _ENTRY), kept))
+            kept = bytearray(data) if len(data) <= _SMALL_BYTES else data
+            self._chunks.append((self._quota.take(len(data) + _ENTRY_BYTES), kept))
         self._quota.arrived(self)
 
     def wake(self) -> None:
@@ -47,10 +47,10 @@ class Inbox:
 
     def _joined(self, data: bytes) -> bool:
         """Append a small chunk to the last one, unless another inbox's came between."""
-        if len(data) > _SMALL or not self._chunks:
+        if len(data) > _SMALL_BYTES or not self._chunks:
             return False
         place, last = self._chunks[-1]
-        if place != self._quota.arrivals or not isinstance(last, bytearray) or len(last) >= _JOINED:
+        if place != self._quota.arrivals or not isinstance(last, bytearray) or len(last) >= _JOINED_BYTES:
             return False
         last += data
         self._quota.extend(len(data))
@@ -66,7 +66,7 @@ class Inbox:
         self._unwanted = True
         self._ended = True
         while self._chunks:
-            self._quota.give(len(self._chunks.popleft()[1]) + _ENTRY)
+            self._quota.give(len(self._chunks.popleft()[1]) + _ENTRY_BYTES)
         self._changed.set()
 
     async def read(self) -> bytes:
@@ -99,12 +99,12 @@ class Inbox:
         """Take waiting bytes, at least the first chunk, but only chunks that arrived ``before``."""
         taken = [self._chunks.popleft()[1]]
         size = len(taken[0])
-        while self._chunks and size + len(self._chunks[0][1]) <= TAKE:
+        while self._chunks and size + len(self._chunks[0][1]) <= TAKE_BYTES:
             if before is not None and self._chunks[0][0] > before:
                 break
             taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
-        self._quota.give(size + _ENTRY * len(taken))
+        self._quota.give(size + _ENTRY_BYTES * len(taken))
         return bytes(taken[0]) if len(taken) == 1 else b"".join(taken)
 
     def tell(self, changed: asyncio.Event) -> None:

@@ -10,16 +10,16 @@ from typing import Protocol
 
 from daemonkit.loop.token_bucket import TokenBucket
 
-LIMIT = 1024 * 1024
+LIMIT_BYTES = 1024 * 1024
 """Bytes that may wait before nothing more is read from the connection.
 
 Kubernetes' SPDY and WebSocket protocols have no flow control for single streams.
 """
-POD_LIMIT = 8 * 1024 * 1024
+POD_LIMIT_BYTES = 8 * 1024 * 1024
 """Bytes for all connections of one pod."""
-TOTAL = 64 * 1024 * 1024
+TOTAL_BYTES = 64 * 1024 * 1024
 """Bytes for the connections of all pods; a namespace holds no more than is left free (ADR 63)."""
-STREAM = 4096
+STREAM_BYTES = 4096
 """Bytes accounted for an open stream of a connection: its objects, and a task."""
 IGNORED = 256.0
 """Burst of frames without effect on one connection."""
@@ -40,7 +40,7 @@ class Reader(Protocol):
 class StreamMemory:
     """The memory of all pods' connections, counted by namespace."""
 
-    def __init__(self, total: int = TOTAL) -> None:
+    def __init__(self, total: int = TOTAL_BYTES) -> None:
         self._free = total
         self._held: Counter[str] = Counter()
         self._stalled: set[PodQuota] = set()
@@ -73,7 +73,7 @@ class PodQuota:
     """Common limits of the connections of one pod."""
 
     def __init__(
-        self, limit: int = POD_LIMIT, memory: StreamMemory | None = None, namespace: str = ""
+        self, limit: int = POD_LIMIT_BYTES, memory: StreamMemory | None = None, namespace: str = ""
     ) -> None:
         self._limit = limit
         self._memory = memory or StreamMemory()
@@ -123,7 +123,7 @@ class BufferQuota:
     """Counts the waiting bytes in one connection's inboxes, and all chunks so far."""
 
     def __init__(
-        self, limit: int = LIMIT, pod: PodQuota | None = None, ignored: TokenBucket | None = None
+        self, limit: int = LIMIT_BYTES, pod: PodQuota | None = None, ignored: TokenBucket | None = None
     ) -> None:
         self._limit = limit
         self._ignored = ignored or TokenBucket(IGNORED, IGNORED_PER_SECOND)

@@ -21,14 +21,14 @@ from cri.streaming.spdy.frames import (
     SynStream,
 )
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.quota import STREAM
+from cri.streaming.transport.quota import STREAM_BYTES
 from cri.streaming.transport.wire import ClientGone, ClientWire, without_effect
 from daemonkit.loop.fair_scheduler import pause
 from daemonkit.tasks import race
 
 MANY = 1024
 """Bytes of data after the end of a stream that do not count as a frame without effect."""
-STREAMS = 512
+MOST_STREAMS = 512
 """Maximum of open streams; each connection of a port-forward needs two."""
 
 Accept = Callable[["SpdyStream"], bool]
@@ -85,7 +85,7 @@ class SpdyStream:
 class SpdySession:
     """``run`` reads until the client is gone; ``accept`` decides about each new stream."""
 
-    def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = STREAMS) -> None:
+    def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = MOST_STREAMS) -> None:
         self.quota = wire.quota
         self._wire = wire
         self._accept = accept
@@ -126,7 +126,7 @@ class SpdySession:
     def forget_if_done(self, stream: SpdyStream) -> None:
         if stream.local_done and stream.remote_done and stream.number in self._streams:
             del self._streams[stream.number]
-            self.quota.release(STREAM)
+            self.quota.release(STREAM_BYTES)
 
     async def _receive(self) -> bytes:
         """Wait for space, then read.  A client that hangs up before is gone, even with unread input."""
@@ -183,7 +183,7 @@ class SpdySession:
             await self.send(Reset(frame.stream, ResetStatus.REFUSED_STREAM))
             return False
         self._streams[frame.stream] = stream
-        self.quota.hold(STREAM)
+        self.quota.hold(STREAM_BYTES)
         if frame.fin:
             self._finished(stream)
         await self.send(SynReply(frame.stream))

@@ -18,7 +18,7 @@ from daemonkit.loop.fair_scheduler import pause
 
 log = logging.getLogger(__name__)
 
-_PARTS = 1024
+_MOST_PARTS = 1024
 """Maximum of parts handed over at once."""
 
 
@@ -63,7 +63,7 @@ class WebSocket:
                 if not part or not part.data:
                     await without_effect(self._wire)
                 await pause()
-                if len(came) >= _PARTS:
+                if len(came) >= _MOST_PARTS:
                     yield came
                     came = []
             if came:

@@ -10,11 +10,11 @@ from typing import Protocol, cast
 from cri.streaming.transport.quota import BufferQuota, PodQuota
 from daemonkit.tasks import race
 
-READ_SIZE = 256 * 1024
+READ_BYTES = 256 * 1024
 """Most bytes of one read."""
-WRITE_HIGH = 64 * 1024
+WRITE_HIGH_BYTES = 64 * 1024
 """Maximum of bytes left unread by a client, beside the kernel's buffer, before writers wait."""
-LINGER = 5.0
+LINGER_SECONDS = 5.0
 """Seconds for a client to read the last bytes and to close."""
 
 
@@ -76,7 +76,7 @@ class Activity:
 class Pulled(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
     """Reads from the socket once on request: small segments wait in the kernel until their turn."""
 
-    _buffer = memoryview(bytearray(READ_SIZE))
+    _buffer = memoryview(bytearray(READ_BYTES))
     """Bytes are copied from here immediately after each read: all connections share this buffer."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -107,7 +107,7 @@ class SocketWire:
         self._early = b""
         self.activity = Activity()
         self.quota = BufferQuota()
-        writer.transport.set_write_buffer_limits(high=WRITE_HIGH)
+        writer.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def belongs_to(self, pod: PodQuota) -> None:
         """Count the connection's kept bytes for this pod, too."""
@@ -123,7 +123,7 @@ class SocketWire:
             return early
         try:
             cast(asyncio.Transport, self._writer.transport).resume_reading()
-            data = await self._reader.read(READ_SIZE)
+            data = await self._reader.read(READ_BYTES)
         except OSError as error:
             raise ClientGone(str(error)) from None
         self.activity.touch()
@@ -157,7 +157,7 @@ class SocketWire:
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError, OSError, ClientGone):
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(LINGER_SECONDS):
                 await self._drain()
         self._writer.transport.abort()
 

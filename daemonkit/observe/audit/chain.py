@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 GENESIS = "0" * 64
 """``prev`` of the first entry."""
-LINE = 16 * 1024
+LINE_BYTES = 16 * 1024
 """Most bytes of a line."""
 
 _MARK = b',"hash":"'

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from daemonkit.observe.audit.chain import ChainLink, Verified, verify
-from daemonkit.observe.audit.files import verify_folder
+from daemonkit.observe.audit.log_files import verify_folder
 
 FOLDERS = (Path("/var/lib/protect/audit/protectd"), Path("/var/lib/xenpod/audit/xenpod-cri"))
 _STDIN = Path("-")

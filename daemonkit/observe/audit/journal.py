@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from daemonkit.faults import Broken
-from daemonkit.observe.audit.files import Head
+from daemonkit.observe.audit.log_files import Head
 
 SOCKET = Path("/run/systemd/journal/socket")
 IDENTIFIER = "xenpod-audit"

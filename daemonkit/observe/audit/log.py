@@ -17,24 +17,24 @@ from typing import Protocol
 
 from prometheus_client import Counter
 
-from daemonkit.observe.audit.chain import LINE
-from daemonkit.observe.audit.files import AuditFiles
+from daemonkit.observe.audit.chain import LINE_BYTES
 from daemonkit.observe.audit.journal import AuditJournal
+from daemonkit.observe.audit.log_files import AuditFiles
 from daemonkit.observe.callers import Caller
 from daemonkit.observe.metrics import REGISTRY
-from daemonkit.observe.settings import AuditConfig, AuditDestination
+from daemonkit.observe.observe_settings import AuditConfig, AuditDestination
 
 log = logging.getLogger(__name__)
 
 ENTRIES = Counter("xenpod_audit_entries", "Entries of the audit log.", registry=REGISTRY)
 LOST = Counter("xenpod_audit_lost", "Entries of the audit log that could not be written.", registry=REGISTRY)
-WAITING = 1024
+WAITING_EVENTS = 1024
 """Limit of waiting entries, of at most about 16 KiB each in memory."""
 
-_BATCH = 256
-_GATHER = 0.1
+_BATCH_EVENTS = 256
+_GATHER_SECONDS = 0.1
 """Seconds for which an entry waits for others; a killed daemon loses this much."""
-_LONGEST = LINE // 2
+_LONGEST = LINE_BYTES // 2
 
 
 class AuditSink(Protocol):
@@ -82,7 +82,7 @@ class AuditLog:
         if len(json.dumps(entry)) > _LONGEST:
             entry |= dict.fromkeys(said, "<too long>")
         with self._changed:
-            if len(self._waiting) >= WAITING:
+            if len(self._waiting) >= WAITING_EVENTS:
                 self._lose(1)
                 return
             self._waiting.append(entry)
@@ -101,8 +101,10 @@ class AuditLog:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
                 # Batch entries: a write waits for the disk, but no caller waits for the write.
-                self._changed.wait_for(lambda: len(self._waiting) >= _BATCH or self._closing, _GATHER)
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                self._changed.wait_for(
+                    lambda: len(self._waiting) >= _BATCH_EVENTS or self._closing, _GATHER_SECONDS
+                )
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH_EVENTS, len(self._waiting)))]
                 if not batch:
                     return
                 lost, self._lost = self._lost, 0

@@ -18,13 +18,13 @@ import requests
 from oras.auth.token import TokenAuth
 
 from daemonkit.faults import Denied, Unreachable
-from images.errors import Interrupted
+from images.image_errors import Interrupted
 from images.registry.conversation.challenge import challenges
 from images.registry.conversation.retry import retry_after
 from images.registry.credentials import Credentials
 from images.registry.hosts import RegistryHost
 
-MAX_TOKEN_ANSWER = 1 << 20
+MAX_TOKEN_ANSWER_BYTES = 1 << 20
 
 
 class Authority(TokenAuth):  # type: ignore[misc]
@@ -113,8 +113,8 @@ class Authority(TokenAuth):  # type: ignore[misc]
 
 def _token(response: requests.Response, netloc: str) -> str:
     try:
-        body = response.raw.read(MAX_TOKEN_ANSWER + 1, decode_content=True)
-        if len(body) > MAX_TOKEN_ANSWER:
+        body = response.raw.read(MAX_TOKEN_ANSWER_BYTES + 1, decode_content=True)
+        if len(body) > MAX_TOKEN_ANSWER_BYTES:
             raise ValueError("too long")
         answer = json.loads(body)
         token = answer.get("token") or answer.get("access_token")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MAX_CHALLENGE = 8 << 10
+MAX_CHALLENGE_BYTES = 8 << 10
 """Length limit of a header, in characters; several headers count as one."""
 _SPACE = re.compile(r"[ \t]*")
 _GAP = re.compile(r"[ \t,]*")
@@ -28,7 +28,7 @@ def challenges(untrusted: str) -> list[Challenge]:
     """The challenges of a header, in order, up to the first syntax error; none if too long."""
     found: list[tuple[str, dict[str, str]]] = []
     at = 0
-    while len(untrusted) <= MAX_CHALLENGE:
+    while len(untrusted) <= MAX_CHALLENGE_BYTES:
         # Each pattern begins at the end of the last match, and can match in only one way.
         at = _match_end(_GAP, untrusted, at)
         word = _TOKEN.match(untrusted, at)

@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterator
 import requests
 
 from images.bounds.cancel import CancelToken
-from images.errors import Interrupted, Misdelivered, NoRanges, Stalled
-from images.registry.conversation.client import RegistryClient
+from images.image_errors import Interrupted, Misdelivered, NoRanges, Stalled
+from images.image_settings import ImageSettings
+from images.registry.conversation.registry_client import RegistryClient
 from images.registry.conversation.retry import RetryPolicy
 from images.registry.manifests import Descriptor
-from images.settings import ImageSettings
 
-CHUNK = 120 << 10
-SLOWEST = 1024
+CHUNK_BYTES = 120 << 10
+SLOWEST_BYTES_PER_SECOND = 1024
 """Least bytes a second over the whole stall time; a slower host counts as stalled."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)\Z")
 
@@ -92,13 +92,13 @@ def _timely(response: requests.Response, subject: str, stall: float) -> Iterator
     waited, came = 0.0, 0
     while True:
         asked = time.monotonic()
-        chunk = response.raw.read1(CHUNK, decode_content=False)
+        chunk = response.raw.read1(CHUNK_BYTES, decode_content=False)
         waited += time.monotonic() - asked
         if not chunk:
             return
         came += len(chunk)
         if waited >= stall:
-            if came < SLOWEST * stall:
+            if came < SLOWEST_BYTES_PER_SECOND * stall:
                 raise Stalled("pull", subject, f"{came} bytes in {waited:.0f} s")
             waited, came = 0.0, 0
         yield chunk

@@ -9,11 +9,11 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from images.bounds.cancel import CancelToken
-from images.errors import Busy, Interrupted, Stalled
-from images.settings import ImageSettings
+from images.image_errors import Busy, Interrupted, Stalled
+from images.image_settings import ImageSettings
 
 T = TypeVar("T")
-PROGRESS = 64 << 10
+PROGRESS_BYTES = 64 << 10
 """Bytes of progress that reset a download's attempts."""
 
 
@@ -41,7 +41,7 @@ class RetryPolicy:
         """
         if isinstance(fault, Busy) and not self._last:
             raise fault
-        if self._received >= PROGRESS:
+        if self._received >= PROGRESS_BYTES:
             self._tries = 1
         elif isinstance(fault, Stalled) or self._tries >= self._settings.tries_per_host:
             raise fault

@@ -11,7 +11,7 @@ import requests
 from images.registry.conversation.transport import causes
 from images.registry.hosts import RegistryHost
 
-_PATIENCE = 5.0
+_PATIENCE_SECONDS = 5.0
 _HANDSHAKE, _ALERT = b"\x16", b"\x15"
 # OpenSSL's reasons for an answer without TLS (ssl/record; 1.1 to 3.5).
 _NO_TLS = frozenset(
@@ -35,7 +35,7 @@ def speaks_tls(host: RegistryHost, seconds: float) -> bool:
         pass
     try:
         address = (parts.hostname or "", parts.port or 80)
-        with socket.create_connection(address, min(seconds, _PATIENCE)) as link:
+        with socket.create_connection(address, min(seconds, _PATIENCE_SECONDS)) as link:
             link.sendall(outgoing.read())
             return link.recv(1) in (_HANDSHAKE, _ALERT)
     except OSError:

@@ -12,16 +12,16 @@ from functools import partial
 
 from daemonkit.faults import Broken, Fault
 from images.bounds.cancel import CancelToken
-from images.errors import Cancelled
+from images.image_errors import Cancelled
 from images.registry import briefing
 from images.registry.briefing import Briefing
-from images.registry.claims import MAX_CLAIMS, MAX_DOCUMENT
+from images.registry.claims import MAX_CLAIMS_BYTES, MAX_DOCUMENT_BYTES
 from images.registry.conversation import download
-from images.registry.conversation.client import RegistryClient
+from images.registry.conversation.registry_client import RegistryClient
 from images.registry.conversation.retry import RetryPolicy, with_retries
 from images.registry.conversation.transport import early_context, tls_context
 from images.registry.exchange import (
-    MAX_QUESTION,
+    MAX_QUESTION_BYTES,
     Ending,
     Question,
     send_end,
@@ -32,7 +32,7 @@ from images.registry.facts import pack_document
 from images.registry.manifests import Descriptor
 from images.registry.reading import read_document
 
-_STACK = 1 << 20
+_STACK_BYTES = 1 << 20
 
 
 class HostSource:
@@ -60,13 +60,13 @@ class HostSource:
 
         An unreadable document has no facts: an independent process reports the error.
         """
-        if len(data) > MAX_DOCUMENT:
+        if len(data) > MAX_DOCUMENT_BYTES:
             return b""
         try:
             packed = pack_document(read_document(data, said, "", self._wanted, self._layers))
         except Fault:
             return b""
-        return packed if len(packed) <= MAX_CLAIMS else b""
+        return packed if len(packed) <= MAX_CLAIMS_BYTES else b""
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """A manifest by tag or digest, with its media type."""
@@ -108,9 +108,9 @@ class PullServer:
 
     def run(self, control: socket.socket) -> None:
         """Answer until the daemon closes its end; running threads end with the process."""
-        threading.stack_size(_STACK)
+        threading.stack_size(_STACK_BYTES)
         while True:
-            said, handles, _, _ = socket.recv_fds(control, MAX_QUESTION, 2)
+            said, handles, _, _ = socket.recv_fds(control, MAX_QUESTION_BYTES, 2)
             if not said:
                 return
             stream, outcome = (socket.socket(fileno=handle) for handle in handles)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from daemonkit.host import rights, seccomp
 from daemonkit.host.rights import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
-from images.worker.confinement import calls
+from images.worker.confinement import system_calls
 
 FIRST_ID = 2_000_000_000
 """A worker's user and group id are this plus its process number: no other process has the same ids.
@@ -59,7 +59,9 @@ class Confinement:
         Raises OSError if a daemon running as root may not confine, and Broken without libseccomp.
         """
         self._network = network
-        self._filter = rights.CallFilter(seccomp.compiled(calls.online() if network else calls.offline()))
+        self._filter = rights.CallFilter(
+            seccomp.compiled(system_calls.online() if network else system_calls.offline())
+        )
         self._is_root = prepared()
         names = ("mnt",) if network else APART
         self._namespaces = (

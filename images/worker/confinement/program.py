@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from daemonkit.host import rights, seccomp
 from daemonkit.host.rights import MS_NODEV, MS_NOSUID
-from images.worker.confinement import calls
+from images.worker.confinement import system_calls
 from images.worker.confinement.confine import APART, FIRST_ID, bind, close_top, lock, new_top, prepared
 
 OUT = "/out"
@@ -43,7 +43,7 @@ class ProgramConfinement:
     """The root directories of programs, made at the first run, and again after a program changed on disk."""
 
     def __init__(self) -> None:
-        self._filter = rights.CallFilter(seccomp.compiled(calls.program()))
+        self._filter = rights.CallFilter(seccomp.compiled(system_calls.program()))
         self._is_root = prepared()
         self._seen: tuple[tuple[str, int, int], ...] = ()
         self._namespaces: dict[str, int] = {}

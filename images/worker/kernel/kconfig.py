@@ -12,8 +12,8 @@ from collections.abc import Set
 
 from daemonkit.faults import Refused
 
-LIMIT = 1 << 20
-_PLAIN = 8 << 20
+LIMIT_BYTES = 1 << 20
+_PLAIN_BYTES = 8 << 20
 _READ = "read kernel image"
 _SET = re.compile(rb"^CONFIG_([A-Z0-9_]{1,80})=([ym])$", re.MULTILINE)
 
@@ -41,11 +41,11 @@ def check_kconfig(untrusted: bytes, subject: str, extras: Set[str]) -> None:
     """Raise Refused, naming missing options.  ``extras``: the present ones of initramfs, addons.squashfs."""
     inflater = zlib.decompressobj(wbits=31)
     try:
-        text = inflater.decompress(untrusted, _PLAIN)
+        text = inflater.decompress(untrusted, _PLAIN_BYTES)
     except zlib.error as error:
         raise Refused(_READ, subject, f"/kernel/config.gz: {error}") from None
     if not inflater.eof:
-        raise Refused(_READ, subject, f"/kernel/config.gz is cut off, or of more than {_PLAIN} bytes")
+        raise Refused(_READ, subject, f"/kernel/config.gz is cut off, or of more than {_PLAIN_BYTES} bytes")
     options = {name.decode(): value for name, value in _SET.findall(text)}
     absent = [name for name in NEEDED if name not in options]
     if absent:

@@ -18,7 +18,7 @@ from tests.bench import memory
 from tests.bench.attacks.ground import EACH, AttackGround
 from tests.bench.attacks.kinds import KINDS
 from tools.localnode import images, layers
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 
 ROOT = Path(__file__).parents[3]
 SHARES = 2

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from tests.bench.attacks.again import again
 from tests.bench.attacks.ground import EACH, AttackGround
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _PROBES = 6

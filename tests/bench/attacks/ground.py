@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from daemonkit.rpc.client import channel
-from tools.localnode.client import Client
+from daemonkit.rpc.channels import channel
+from tools.localnode.cri_client import Client
 
 EACH = 8
 """Attackers of a kind."""

@@ -16,7 +16,7 @@ from tests.bench.attacks import entries, registries
 from tests.bench.attacks.again import again
 from tests.bench.attacks.ground import EACH, AttackGround
 from tests.bench.attacks.registries import Reply, ServedImage
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from tools.localnode.images import MANIFEST
 
 ENTRIES = 900_000

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.bench.attacks.again import OUTCOMES, again
 from tests.bench.attacks.ground import EACH, AttackGround
 from tests.support.cri.stream_client import Line, Spdy, spdy, websocket
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _FRAMES, _PAUSE = 2_000, 0.1

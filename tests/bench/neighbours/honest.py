@@ -15,7 +15,7 @@ import grpc.aio
 
 from tests.bench.attacks.streams import base_of
 from tests.support.cri.stream_client import spdy
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 T = TypeVar("T")

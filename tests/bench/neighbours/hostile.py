@@ -18,13 +18,13 @@ from pathlib import Path
 
 import grpc.aio
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.bench import memory
 from tests.bench.sides import Side
 from tests.support.agent.hostile_zone import FLOODS, LEGAL, directory_of
 from tests.support.cri.hostile_caller import KINDS, words
 from tests.support.protect.silent_server import SilentServer
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 

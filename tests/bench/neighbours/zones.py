@@ -28,7 +28,7 @@ from tests.bench.measure import Samples
 from tests.bench.neighbours.hostile import Ground, Mix, Requests, hostile, mixes
 from tests.bench.report import percentile
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 HOST = "registry.bench"

@@ -10,11 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.agent.hostile_zone import HostileZone, directory_of
 from tests.support.cri.cri_daemons import CriNode, in_step, needs_node, pulled
 from tests.support.protect.zones import TIMEOUT
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as protect
 

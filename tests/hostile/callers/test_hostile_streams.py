@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.streaming.server import URLS_OF_POD
+from cri.streaming.server import MOST_URLS_OF_POD
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.hostile_streams import FLOODS, Flood, attack, begin
 from tests.support.cri.stage import Stage, StageSettings
@@ -113,13 +113,13 @@ async def test_unused_urls_of_a_pod_leave_the_urls_of_other_pods(stage: Stage) -
     asked = cri.ExecRequest(container_id=container, cmd=["echo", "there"], stdout=True)
     url = (await runtime.Exec(asked)).url
     request = cri.PortForwardRequest(pod_sandbox_id=hostile.id, port=[80])
-    for _ in range(URLS_OF_POD - 1):
+    for _ in range(MOST_URLS_OF_POD - 1):
         await runtime.PortForward(request)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         for _ in range(2):
             await runtime.PortForward(request)
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert f"pod {hostile.id} has {URLS_OF_POD} unused URLs" in str(refused.value.details())
+    assert f"pod {hostile.id} has {MOST_URLS_OF_POD} unused URLs" in str(refused.value.details())
     client = await spdy("/".join(url.split("/")[:3]), url)
     await client.open_all("error", "stdout")
     await client.finished("error", "stdout")

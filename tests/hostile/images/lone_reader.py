@@ -16,7 +16,7 @@ from pathlib import Path
 from daemonkit.faults import Fault
 from images.bounds.limits import ImageLimits
 from images.layer import compression
-from images.layer.layers import CHUNK, read_layer
+from images.layer.layers import CHUNK_BYTES, read_layer
 from images.rootfs.plan import Planner
 
 ROOT = Path(__file__).parents[3]
@@ -70,7 +70,7 @@ def main() -> None:
     try:
         with open(task.path, "rb", buffering=0) as file:
             size = Path(task.path).stat().st_size
-            index = read_layer(iter(lambda: file.read(CHUNK), b""), size, task.diff_id, limits)
+            index = read_layer(iter(lambda: file.read(CHUNK_BYTES), b""), size, task.diff_id, limits)
         entries = len(index.entries)
         if task.plan:
             planner = Planner("image", limits)

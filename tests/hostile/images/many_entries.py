@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
-from images.settings import ImageSettings
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
 from tests.support.waiting import until
 

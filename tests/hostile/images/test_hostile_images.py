@@ -12,7 +12,7 @@ import zstandard
 
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Cancelled
+from images.image_errors import Cancelled
 from images.layer import compression, tarstream
 from images.layer.layers import read_layer
 from images.layer.stream import PlainStream

@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Missing
-from images.errors import Corrupt, Interrupted
+from images.image_errors import Corrupt, Interrupted
+from images.image_settings import ImageSettings
 from images.manager import PULLS_PER_NAMESPACE, ImageManager
 from images.pull.build import FilesystemBuilder
 from images.pull.pulls import MAX_PULLS
 from images.registry import names
 from images.registry.credentials import ANONYMOUS, Credentials
-from images.settings import ImageSettings
-from images.store.files import LEAST_PARTIAL
+from images.store.image_files import LEAST_PARTIAL_BYTES
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, status
 from tests.support.waiting import until
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 needs_converter = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
@@ -179,7 +179,7 @@ async def test_callers_with_other_credentials_do_not_wait_for_each_others_bytes(
 @needs_converter
 async def test_part_of_another_registry_is_not_continued(tmp_path: Path, held: _Held) -> None:
     held.release()
-    size = 2 * LEAST_PARTIAL
+    size = 2 * LEAST_PARTIAL_BYTES
     with _registries(IMAGE, held) as (hostile, honest):
         # Garbage that breaks off: a part is kept for the next pull of the same registry.
         _blob(hostile, content(bytes(size), length=len(DATA)))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from tools.localnode.images import PushedImage
 from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -20,11 +20,11 @@ import pytest
 from daemonkit.faults import Broken, TooLate
 from daemonkit.host.children import NICER
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized
+from images.image_errors import Oversized
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from tests.hostile.images.confined import assert_apart, assert_without_rights
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
@@ -51,9 +51,9 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 from images.manager import ImageManager
-from images.registry import names
+from images.«registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
+from images.settings¦image_settings» import ImageSettings
 
 async def pull():
     state = Path(sys.argv[1])

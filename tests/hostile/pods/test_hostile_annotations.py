@@ -11,7 +11,7 @@ import pytest
 from cri.config import ANNOTATIONS, HandlerConfig
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.cri.stage import Stage, StageSettings
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as protect

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import CriNode, needs_node
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.host.files import HostCalls, open_plain
+from daemonkit.host.host_calls import HostCalls, open_plain
 from tests.support.protect.disk_source import DiskSource
 from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd
 from tests.support.waiting import until

@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cri.container.execsync import MEMORY_BUDGET
-from daemonkit.rpc.client import channel
+from cri.container.execsync import MEMORY_BUDGET_BYTES
+from daemonkit.rpc.channels import channel
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import Daemon
 from tests.support.waiting import until
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1.runtime_pb2_grpc import RuntimeServiceStub
 
@@ -73,7 +73,7 @@ async def test_probes_with_much_output_take_their_share_of_memory_and_return_the
         assert {reply.exit_code for reply in replies} == {3}
         assert min(len(reply.stdout) for reply in replies) >= 10 << 10
         peaks = [_memory(daemon, "VmHWM") for daemon in both]
-        assert peaks[0] - before[0] <= MEMORY_BUDGET + 32 * MIB
+        assert peaks[0] - before[0] <= MEMORY_BUDGET_BYTES + 32 * MIB
         assert sum(peaks) < BOTH_MOST
         sizes = list(zip(both, before, strict=True))
         await until(lambda: all(_memory(one, "VmRSS") <= size + BACK for one, size in sizes), 120)

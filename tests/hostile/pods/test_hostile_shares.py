@@ -27,7 +27,7 @@ from protect.toolstack.fake.cgroups import Cgroups
 from protect.toolstack.fake.hierarchies import find_hierarchies
 from tests.support.cri.cri_daemons import CNI_BIN, CriNode, needs_node
 from tests.support.protect.leftovers import instance
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as protect

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
 from tests.support.cri.kubelet_files import PodFiles
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

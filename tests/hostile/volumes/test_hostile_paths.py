@@ -15,13 +15,13 @@ import pytest
 
 from cri.container import host_files
 from daemonkit.faults import Broken, Invalid, Refused, TooLate
-from daemonkit.host.lookup import READ_MAX
+from daemonkit.host.lookup import READ_MAX_BYTES
 from daemonkit.host.paths import HostPaths
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import GUEST
 from tests.support.protect.silent_server import SilentServer
 from tests.support.waiting import until
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]
@@ -158,12 +158,12 @@ async def test_files_are_read_up_to_a_limit_and_other_kinds_are_refused(
     paths: HostPaths, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").touch()
-    (tmp_path / "large").write_bytes(os.urandom(READ_MAX + 10))
+    (tmp_path / "large").write_bytes(os.urandom(READ_MAX_BYTES + 10))
     (tmp_path / "link").symlink_to("large")
     os.mkfifo(tmp_path / "pipe")
     assert await paths.read("o", str(tmp_path / "empty")) == b""
     whole = (tmp_path / "large").read_bytes()
-    assert await paths.read("o", str(tmp_path / "link")) == whole[: READ_MAX + 1]
+    assert await paths.read("o", str(tmp_path / "link")) == whole[: READ_MAX_BYTES + 1]
     for name, kind in (("pipe", OSError), (".", IsADirectoryError), ("none", FileNotFoundError)):
         with pytest.raises(kind):
             await paths.read("o", str(tmp_path / name))

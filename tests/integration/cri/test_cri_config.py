@@ -17,7 +17,7 @@ import pytest
 from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect.daemons import DaemonFailed
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -18,7 +18,7 @@ from tests.support.cri.stage import Stage, StageSettings
 from tests.support.protect.daemons import ROOT, Daemon
 from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2
 

@@ -16,7 +16,7 @@ from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.images import Layer
 from tools.localnode import images, registry
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

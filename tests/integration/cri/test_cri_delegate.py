@@ -14,7 +14,7 @@ import pytest
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.cri.other_runtime import OtherRuntime, Status, other_runtime
 from tests.support.protect.daemons import DaemonFailed
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

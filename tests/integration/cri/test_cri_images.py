@@ -16,7 +16,7 @@ from tests.support.cri.cri_daemons import IMAGE, CriNode, needs_node, pulled
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, stalling
 from tools.localnode import images, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -16,7 +16,7 @@ from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.images import write_layout
 from tests.support.images.kernel_images import kernel_image
 from tests.support.session.checkpoints import killed_at
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

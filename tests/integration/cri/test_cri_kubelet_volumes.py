@@ -12,7 +12,7 @@ import pytest
 from tests.support.cri.cri_daemons import container_status, in_step, needs_node
 from tests.support.cri.kubelet_files import PodFiles, pod_files
 from tests.support.cri.stage import Stage
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]

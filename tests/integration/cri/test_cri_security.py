@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage, StageSettings
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]

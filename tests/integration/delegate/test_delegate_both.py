@@ -14,7 +14,7 @@ from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import Events
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, can
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

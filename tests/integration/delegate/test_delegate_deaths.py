@@ -13,7 +13,7 @@ import pytest
 from tests.support.cri.cri_daemons import broken, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, mixed
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, needs_containerd]

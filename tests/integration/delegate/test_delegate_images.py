@@ -20,7 +20,7 @@ from tests.support.images import registry as registries
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
 from tests.support.images.registry import Registry
 from tools.localnode import layers
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 

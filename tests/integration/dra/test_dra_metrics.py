@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.dra import metrics
+from cluster.dra import dra_metrics
 from cluster.dra.config import DraConfig
 from cluster.dra.model import ZoneMemory
 from cluster.dra.slices.document import devices
 from daemonkit.config import load_config
 from daemonkit.faults import Exhausted
 from daemonkit.observe.exposition import serving_metrics
-from daemonkit.observe.settings import MetricsConfig
+from daemonkit.observe.observe_settings import MetricsConfig
 from tests.support.cluster.programs import free_ports
 from tests.support.dra.api_server import Cluster
 from tests.support.dra.api_server import serving as api
@@ -132,9 +132,9 @@ async def test_names_of_claims_make_no_series(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
         before = errors(await scraped(address, bool))
         for name in ("a", "b"):
-            with pytest.raises(Exhausted), metrics.measured_call("prepare"):
+            with pytest.raises(Exhausted), dra_metrics.measured_call("prepare"):
                 raise Exhausted("prepare claim", name, f"no room for {name}")
-            with pytest.raises(ZeroDivisionError), metrics.measured_call("unprepare"):
+            with pytest.raises(ZeroDivisionError), dra_metrics.measured_call("unprepare"):
                 raise ZeroDivisionError(name)
         after = errors(await scraped(address, bool))
     new = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
@@ -147,8 +147,8 @@ def errors(found: Figures) -> Figures:
 
 async def test_last_figures_of_protectd_stay_during_its_absence(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
-        metrics.host(ZoneMemory(8, 8, 5, 3, 4, 2))
-        metrics.host(None)
+        dra_metrics.host(ZoneMemory(8, 8, 5, 3, 4, 2))
+        dra_metrics.host(None)
         found = await scraped(address, bool)
     names = ("protectd_up", "claims", "capacity_bytes", "reserved_bytes", "claimed_bytes", "free_bytes")
     assert [found[(name,)] for name in names] == [0, 2, 8, 5, 4, 3]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from images.settings import ImageSettings
+from images.image_settings import ImageSettings
 from tests.support.images.image_manager import running
 from tests.support.images.image_weigher import weigh
 from tests.support.images.images import OCI, Blob, build, digest, write_layout

@@ -17,10 +17,10 @@ import pytest
 
 from daemonkit.faults import Fault, Invalid, Missing
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized
+from images.image_errors import Oversized
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.rpc.operator import OperatorService
-from images.settings import ImageSettings
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
 from xenpod_proto.images.v1 import images_pb2

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from cri.container.images import StoredImages
+from cri.container.stored_images import StoredImages
 from daemonkit.config import Bytes
 from daemonkit.faults import Broken, Exhausted, Fault, Refused
+from images.image_settings import ImageSettings, KernelSettings
 from images.kernels.metadata import Metadata
 from images.manager import ImageManager
 from images.pull.repair import Outcome
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings, KernelSettings
 from tests.support.images.image_victim import ROOT, Order, Victims
 from tests.support.images.images import BuiltImage, Layer, build, write_layout
 from tests.support.images.kernel_images import kernel_files, kernel_image, layer

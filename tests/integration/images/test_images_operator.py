@@ -14,13 +14,13 @@ import grpc
 import pytest
 from rich.console import Console
 
-from cri.container.images import StoredImages
-from daemonkit.rpc.client import channel
+from cri.container.stored_images import StoredImages
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.rpc.cri_messages import verbose_info
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.db import ImageDb
 from images.verify import Verification

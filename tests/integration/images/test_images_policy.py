@@ -14,15 +14,15 @@ import pytest
 
 from daemonkit.config import Seconds
 from daemonkit.faults import Denied, Refused
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
-from images.errors import Rejected
+from images.image_errors import Rejected
+from images.image_settings import ImageSettings, PolicySettings
 from images.manager import ImageManager
-from images.policy.verifiers import MOST
+from images.policy.verifiers import MOST_VERIFIERS
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings, PolicySettings
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, index_of, packed
 from tests.support.images.registry import INDEX, LyingRegistry, content
@@ -150,7 +150,7 @@ async def test_verifier_that_is_no_program_fails_the_pull(tmp_path: Path) -> Non
 async def test_directories_of_verifiers(tmp_path: Path) -> None:
     empty, missing, full = tmp_path / "empty", tmp_path / "missing", tmp_path / "full"
     empty.mkdir()
-    for number in range(MOST + 1):
+    for number in range(MOST_VERIFIERS + 1):
         _verifier(full, str(number), "exit 0")
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = names.parse(f"{registry.netloc}/app:1")

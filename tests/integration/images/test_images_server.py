@@ -10,11 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings
 from tests.support.images import registry as registries
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed, write_layout

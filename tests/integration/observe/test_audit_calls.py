@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from daemonkit.observe.audit.files import paths, verify_folder
+from daemonkit.observe.audit.log_files import paths, verify_folder
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage, StageSettings
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -14,13 +14,13 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.cri.cri_daemons import IMAGE, CriNode, needs_node
 from tests.support.cri.critest_images import HOSTS, every_image
 from tests.support.observe import audited
 from tests.support.observe.call_record import PLANTED, PULLED_AS, CallRecord, recording
 from tools.localnode import images, network, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.cri.conformance import crash_zone
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [

@@ -14,7 +14,7 @@ import pytest_asyncio
 from cri.zones.client import Zones
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.agent.zone_listener import listen
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage

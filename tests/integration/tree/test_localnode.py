@@ -24,7 +24,7 @@ import pytest
 
 from tests.support.local_run import ROOT, nothing_left, processes_of, remove_pods, running
 from tools.localnode import images, network, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = pytest.mark.root

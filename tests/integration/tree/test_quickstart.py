@@ -15,7 +15,7 @@ from tests.support.cri.events import Ends
 from tests.support.local_run import ROOT, Run, leftovers, nothing_left, remove_pods, running
 from tools.docgen.blocks import blocks
 from tools.localnode import images, registry
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = pytest.mark.root

@@ -22,7 +22,7 @@ from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.cri.events import Ends
 from tests.support.local_run import ROOT
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from tools.localnode.images import PushedImage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -21,7 +21,7 @@ from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
 from tests.support.protect.daemons import ROOT
 from tests.support.waiting import until
 from tools.localnode import images, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as protect
 

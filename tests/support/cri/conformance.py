@@ -23,7 +23,7 @@ from tests.support.observe.call_record import PLANTED, PULLED_AS
 from tests.support.protect.agent_crash import crash_agent
 from tests.support.waiting import until
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from tools.localnode.images import PushedImage
 from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

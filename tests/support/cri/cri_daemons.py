@@ -19,7 +19,7 @@ from protect.host import mounts
 from tests.support.protect.daemons import GUEST, ROOT, Daemon, Protectd, toml
 from tests.support.waiting import PATIENCE, until
 from tools.localnode import images, network, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CNI_BIN = Path("/usr/lib/cni")

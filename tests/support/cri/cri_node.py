@@ -19,7 +19,7 @@ from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, 
 from cri.stats.rates import Rates
 from cri.streaming.server import serving_streams as streaming_server
 from daemonkit.faults import Fault, Missing
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from tests.support.cri.fake_protect import FakeProtect, serving
 from tests.support.protect.daemons import GUEST

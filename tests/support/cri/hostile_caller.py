@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from tools.localnode.client import Client, Pod, connect_client
+from tools.localnode.cri_client import Client, Pod, connect_client
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 _AT_ONCE = 4

@@ -13,7 +13,7 @@ from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import FrameType, Ping, SynStream
 from cri.streaming.spdy.headers import dictionary
 from tests.support.cri.stream_client import WEBSOCKET, Line, connect, key, path_of
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 PORT = 80

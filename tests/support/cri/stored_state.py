@@ -30,7 +30,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.support.cri.cri_daemons import CriNode, container_status
 from tests.support.protect.daemons import ROOT
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 IMAGE = "registry.test/small:1"

@@ -17,7 +17,7 @@ import pytest
 from protect.host import mounts
 from tests.support.protect.daemons import Daemon
 from tools.localnode import toml
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 
 needs_containerd = pytest.mark.skipif(
     shutil.which("containerd") is None or shutil.which("runc") is None,

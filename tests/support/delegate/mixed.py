@@ -17,7 +17,7 @@ from tests.support.cluster.cgroups import control_group
 from tests.support.cri.cri_daemons import IMAGE, CriNode
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
 from tools.localnode import images, layers, registry
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PAUSE = "registry.test/pause:1"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.dra.config import DraConfig
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from xenpod_proto.kubelet import (
     dra_v1_pb2,
     dra_v1_pb2_grpc,

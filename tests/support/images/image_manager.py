@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
-from images.settings import ImageSettings
 
 
 @asynccontextmanager

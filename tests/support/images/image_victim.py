@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from daemonkit import checkpoints
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 
 ROOT = Path(__file__).parents[3]
 # Each layer becomes a filesystem.

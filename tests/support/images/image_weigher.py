@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from images.settings import ImageSettings
+from images.image_settings import ImageSettings
 from tests.support.images.image_manager import running
 
 ROOT = Path(__file__).parents[3]

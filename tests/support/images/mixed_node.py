@@ -14,11 +14,11 @@ from cri.delegate.images.assembly import mixed_images
 from cri.delegate.link import Delegate
 from cri.delegate.owners import Ensure, Owner
 from daemonkit.config import Seconds
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings
 from tests.support.images.image_manager import running
 from tests.support.images.scripted_containerd import ScriptedContainerd, serving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

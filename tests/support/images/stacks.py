@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from images.bounds.cancel import CancelToken
+from images.image_settings import ImageSettings
 from images.rootfs.eager import EagerFilesystem
-from images.settings import ImageSettings
-from images.worker.layers import BuiltFilesystem, convert, read_layer
+from images.worker.layer_workers import BuiltFilesystem, convert, read_layer
 from images.worker.planning import ImagePlanning, StoredPlan
 from images.worker.workers import LayerWorkers
 from tests.support.images.images import Blob, BuiltImage, digest

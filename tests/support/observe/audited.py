@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemonkit.observe.audit.files import paths, verify_folder
+from daemonkit.observe.audit.log_files import paths, verify_folder
 from tests.support.cri.cri_daemons import CriNode
 from tests.support.observe.call_record import RecordedCall
 from tests.support.observe.prometheus import metrics_address

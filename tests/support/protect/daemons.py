@@ -16,7 +16,7 @@ from socket import socket as Socket
 
 import grpc.aio
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 ROOT = Path(__file__).parents[3]

@@ -86,14 +86,14 @@ def test_a_missing_manager_is_fine_and_a_dead_manager_is_logged(
 
 _STEPS = """
 import sys
-from daemonkit.checkpoints import arm, checkpoint, names
+from daemonkit.checkpoints import arm, checkpoint, checkpoint_names
 
 def two():
     checkpoint("run.two")
     print("two", flush=True)
 
 if sys.argv[1] == "names":
-    print(*names())
+    print(*checkpoint_names())
     sys.exit()
 arm(sys.argv[1])
 for turn in range(3):
@@ -334,7 +334,7 @@ async def serve(stop):
         del passing
     print([generation["collections"] for generation in gc.get_stats()] == before, len(kept))
 
-sys.exit(lifecycle.run(serve))
+sys.exit(lifecycle.run_until_signal(serve))
 """
 
 

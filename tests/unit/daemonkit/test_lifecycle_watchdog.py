@@ -23,11 +23,11 @@ def hang_in_a_pipe():
     os.close(os.open(sys.argv[1], os.O_RDONLY))
 
 async def serve(stop):
-    lifecycle.ready()
+    lifecycle.notify_ready()
     asyncio.get_running_loop().add_reader(0, hang_in_a_pipe)
     await stop.wait()
 
-sys.exit(lifecycle.run(serve))
+sys.exit(lifecycle.run_until_signal(serve))
 """
 PERIOD = 0.05
 

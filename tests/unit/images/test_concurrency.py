@@ -12,7 +12,7 @@ import pytest
 from daemonkit.faults import Broken
 from images.bounds.cancel import CancelToken
 from images.concurrency import SingleFlight, WorkerThreads, task_group
-from images.errors import Cancelled
+from images.image_errors import Cancelled
 
 
 class _Work:

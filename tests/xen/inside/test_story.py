@@ -18,7 +18,7 @@ from tests.support.cri.cri_daemons import CriNode, broken, container_status, pul
 from tests.support.protect.daemons import Daemon
 from tests.support.waiting import until
 from tests.xen import machine
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenbind import domain
 from xenbind.context import Context
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -224,7 +224,7 @@ static int remove_below(int directory, const char *name, int depth)
 	return unlinkat(directory, name, AT_REMOVEDIR);
 }
 
-static bool is_kept(const PutFiles *request, const char *name)
+static bool in_keep_list(const PutFiles *request, const char *name)
 {
 	for (size_t i = 0; i < request->n_keep; i++)
 		if (strcmp(request->keep[i], name) == 0)
@@ -247,7 +247,7 @@ int file_tree_prune(int top, const PutFiles *request, struct fault *fault)
 		return fault_errno(fault, "put files", "root");
 	}
 	while ((entry = readdir(entries)))
-		if (!is_kept(request, entry->d_name) && remove_below(root, entry->d_name, 0) < 0)
+		if (!in_keep_list(request, entry->d_name) && remove_below(root, entry->d_name, 0) < 0)
 			result = fault_errno(fault, "remove old files", entry->d_name);
 	closedir(entries);
 	return result;

@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sys/fd_cache.h"
 #include "sys/file.h"
-#include "sys/kept.h"
 #include "sys/name.h"
 
 static bool v2;
@@ -42,7 +42,7 @@ bool cgroup_read(const char *group, const char *controller, const char *name, ch
 	if (path_format(path, sizeof(path), CGROUP_ROOT "/%s%s%s/%s", v2 ? "" : controller, v2 ? "" : "/", group,
 		     name) < 0)
 		return false;
-	return kept_read(path, text, size) >= 0;
+	return fd_cache_read(path, text, size) >= 0;
 }
 
 uint64_t cgroup_number(const char *group, const char *controller, const char *name, const char *key)
@@ -94,7 +94,7 @@ void cgroup_forget(const char *id)
 	char group[GROUP_SIZE];
 
 	cgroup_name(group, id);
-	kept_forget(group);
+	fd_cache_drop(group);
 }
 
 static int send_all(FILE *processes, int number, size_t *count)

@@ -9,8 +9,8 @@
 #include "container/layer_use.h"
 #include "container/usage.h"
 #include "sys/cgroup.h"
+#include "sys/fd_cache.h"
 #include "sys/file.h"
-#include "sys/kept.h"
 #include "sys/loop.h"
 #include "verbs/stats.h"
 #include "verbs/verbs.h"
@@ -143,7 +143,7 @@ static uint64_t cpu_ns(void)
 	unsigned long long user, nice, system, idle, wait, irq, soft;
 	char text[512];
 
-	if (kept_read("/proc/stat", text, sizeof(text)) < 0 ||
+	if (fd_cache_read("/proc/stat", text, sizeof(text)) < 0 ||
 	    sscanf(text, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &wait, &irq,
 		   &soft) != 7)
 		return 0;
@@ -168,7 +168,7 @@ static uint64_t agent_rss(void)
 	unsigned long long pages;
 	char text[128];
 
-	if (kept_read("/proc/self/statm", text, sizeof(text)) < 0 || sscanf(text, "%*u %llu", &pages) != 1)
+	if (fd_cache_read("/proc/self/statm", text, sizeof(text)) < 0 || sscanf(text, "%*u %llu", &pages) != 1)
 		return 0;
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
@@ -179,7 +179,7 @@ static void zone_memory(ZoneStats *zone, const struct usage *usage)
 {
 	char text[4096];
 
-	if (kept_read("/proc/meminfo", text, sizeof(text)) < 0)
+	if (fd_cache_read("/proc/meminfo", text, sizeof(text)) < 0)
 		return;
 	zone->memory_total_bytes = smaller(kilobytes(text, "MemTotal:"), usage->memory_limit);
 	zone->memory_usage_bytes = usage->memory;
@@ -212,7 +212,7 @@ static void zone_faults(ZoneStats *zone, const struct usage *usage)
 
 	zone->page_faults = usage->faults;
 	zone->major_page_faults = usage->major_faults;
-	if (!usage->faults && kept_read("/proc/vmstat", text, sizeof(text)) >= 0) {
+	if (!usage->faults && fd_cache_read("/proc/vmstat", text, sizeof(text)) >= 0) {
 		text_find_number(text, "pgfault", &zone->page_faults);
 		text_find_number(text, "pgmajfault", &zone->major_page_faults);
 	}
@@ -223,7 +223,7 @@ static Pressure *zone_pressure(struct usage *usage, int which, const char *path)
 {
 	char text[512];
 
-	if (!usage->has_pressure[which] && kept_read(path, text, sizeof(text)) >= 0)
+	if (!usage->has_pressure[which] && fd_cache_read(path, text, sizeof(text)) >= 0)
 		usage->has_pressure[which] = pressure_parse(text, &usage->pressure[which]);
 	return usage->has_pressure[which] ? &usage->pressure[which] : NULL;
 }

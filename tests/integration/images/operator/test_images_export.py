@@ -14,13 +14,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings
 from protectctl.__main__ import main
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, BuiltImage, Layer, build, digest, packed, write_layout

@@ -10,11 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
+from images.image_settings import ImageSettings, PolicySettings
 from images.manager import ImageManager
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings, PolicySettings
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, write_layout
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc

@@ -23,11 +23,11 @@ import zstandard
 
 from daemonkit.faults import Denied, Exhausted, Fault, Missing, TooLate, Unreachable
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, Oversized, Unpackable
+from images.image_errors import Corrupt, Oversized, Unpackable
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS, Credentials
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
@@ -340,7 +340,7 @@ from pathlib import Path
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
 from images.manager import ImageManager
-from images.settings import ImageSettings
+from images.image_settings import ImageSettings
 async def main():
     manager = ImageManager(ImageSettings(Path(sys.argv[1]), Path(sys.argv[1]) / "certs.d"))
     await manager.start()

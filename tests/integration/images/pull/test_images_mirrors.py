@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from images.image_settings import ImageSettings
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from tests.support.images.http_server import dropping_connections
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest

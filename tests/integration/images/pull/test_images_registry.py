@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from daemonkit.faults import Denied, Invalid, Missing, Unreachable
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.rpc.service import ImageService, add_image_services
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from tests.support.images import registry as registries
 from tests.support.images.image_manager import running

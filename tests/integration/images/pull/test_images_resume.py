@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from daemonkit.faults import Fault
-from images.errors import Corrupt, Interrupted, Stalled
+from images.image_errors import Corrupt, Interrupted, Stalled
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Unreachable
+from images.image_settings import ImageSettings
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from tests.support.images import registry as registries
 from tests.support.images.http_server import HttpServer
 from tests.support.images.image_manager import running

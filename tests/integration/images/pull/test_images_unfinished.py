@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Fault, Missing
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
-from images.errors import DiskFull
+from images.image_errors import DiskFull
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed

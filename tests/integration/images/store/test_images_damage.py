@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from cri.container.images import StoredImages
+from cri.container.stored_images import StoredImages
 from daemonkit.faults import Broken, Fault, Refused
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from images.bounds.cancel import CancelToken
-from images.errors import Corrupt
+from images.image_errors import Corrupt
+from images.image_settings import ImageSettings
 from images.layer.layers import file_chunks
 from images.manager import ImageManager
 from images.pull import stored_layers
@@ -26,7 +27,6 @@ from images.pull.repair import Outcome, Repair
 from images.registry import names
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.rpc.service import add_image_services
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from protectctl.__main__ import main
 from tests.support.images.image_manager import running

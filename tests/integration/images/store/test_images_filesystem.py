@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Fault
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.rootfs.plan import MAX_OWNERS
-from images.worker.layers import BuiltFilesystem
+from images.worker.layer_workers import BuiltFilesystem
 from tests.support.images.images import BuiltImage, Layer, Seen, build, digest, packed, seen, write_layout
 from tests.support.images.random_layers import random_layer, timeless
 from tests.support.images.stacks import built, mounted

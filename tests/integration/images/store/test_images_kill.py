@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from tests.support.images.image_manager import running
 from tests.support.images.image_victim import PART_BYTES, ROOT, Order, Victims
 from tests.support.images.images import Blob, Layer, build, digest, packed

@@ -15,6 +15,7 @@ import pytest
 
 from daemonkit.faults import Fault
 from images.bounds.cancel import CancelToken
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.pull import build as building
 from images.pull.progress import State
@@ -22,10 +23,9 @@ from images.pull.stored_layers import NewList, check_kept
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
 from images.rootfs.eager import EagerFilesystem
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.worker import jobs
-from images.worker.layers import account_files, convert, convert_rest
+from images.worker.layer_workers import account_files, convert, convert_rest
 from images.worker.planning import ImagePlanning
 from images.worker.workers import LayerWorkers
 from tests.support.images.image_victim import PART_BYTES, Order, Victims

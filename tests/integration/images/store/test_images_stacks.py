@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Fault
+from images.image_settings import ImageSettings
 from images.manager import ImageManager
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
-from images.worker.layers import convert, convert_rest
+from images.worker.layer_workers import convert, convert_rest
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, content
 

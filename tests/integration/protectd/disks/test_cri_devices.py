@@ -14,7 +14,7 @@ from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import DEADLINE, Stage, StageSettings
 from tests.support.protect.block_device import block_device, is_free, written
 from tests.support.protect.zones import failing
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]

@@ -18,13 +18,13 @@ from cluster.dra.claims.prepare import Claims
 from cluster.dra.claims.turns import claim_turns
 from cluster.dra.config import DraConfig
 from cluster.dra.model import ZoneMemory
-from cluster.dra.reservations import ProtectdReservations
+from cluster.dra.protectd_reservations import ProtectdReservations
 from cluster.dra.slices.document import Document, NodeSlice, SliceVersion, devices, document
 from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
 from daemonkit.quantity import quantity_text, whole
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.dra.claims import allocated
 from tests.support.labels.api_server import NAME
 from tests.support.protect.memory_toolstack import MemoryToolstack

@@ -54,7 +54,7 @@ async def test_unchanged_labels_cause_no_request_before_the_next_check(
     assert not await sink.put(HERE)
     assert len(there.requests) == asked
     del there.labels["xenpod.dev/toolstack"]
-    monkeypatch.setattr(node, "CHECK", 0.0)
+    monkeypatch.setattr(node, "CHECK_SECONDS", 0.0)
     assert not await sink.put(HERE)  # until the check was due
     sink._check_at = 0.0
     assert await sink.put(HERE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cri.checks.mounts import LIMIT, check_mounts, place
+from cri.checks.mounts import MOST_MOUNTS, check_mounts, place
 from cri.checks.userns import PodIdMapping
 from cri.container.volumes import plan_volumes
 from cri.oci.mounts import arranged
@@ -64,9 +64,9 @@ def test_unsupported_mount_is_refused(asked: cri.Mount, kind: type[Fault], words
 
 
 def test_mounts_beyond_the_limit_are_refused() -> None:
-    check_mounts([mount(container_path=f"/{number}") for number in range(LIMIT)], None)
+    check_mounts([mount(container_path=f"/{number}") for number in range(MOST_MOUNTS)], None)
     with pytest.raises(Invalid):
-        check_mounts([mount()] * (LIMIT + 1), None)
+        check_mounts([mount()] * (MOST_MOUNTS + 1), None)
 
 
 def test_supported_mount_options_are_accepted() -> None:

@@ -127,7 +127,7 @@ async def test_a_failed_create_leaves_nothing(node: Rig, pod: str, late: bool) -
 
 
 async def test_a_failed_undo_is_finished_later(node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_RETRY", 0.1)
+    monkeypatch.setattr(reconcile, "_RETRY_SECONDS", 0.1)
     node.protect.late_failures["CreateWorkload"] = Broken("create", "workload", "no")
     node.protect.failures["DeleteWorkload"] = Unreachable("delete", "workload", "away")
     with pytest.raises(grpc.aio.AioRpcError):
@@ -226,7 +226,7 @@ async def test_exec_output_is_bounded(node: Rig, pod: str) -> None:
     node.protect.exec_outputs = [pb.ExecOutput(stdout=chunk) for _ in range(20)]
     node.protect.exec_outputs.append(pb.ExecOutput(exit=pb.ProcessExit(exit_code=0)))
     reply = await node.cri.ExecSync(cri.ExecSyncRequest(container_id=container, cmd=["yes"]))
-    assert len(reply.stdout) == execsync.OUTPUT_LIMIT
+    assert len(reply.stdout) == execsync.OUTPUT_LIMIT_BYTES
 
 
 EXEC_TROUBLE: list[tuple[dict[str, Any], Fault | None, grpc.StatusCode]] = [
@@ -253,7 +253,7 @@ async def test_an_exec_in_a_silent_zone_times_out(
     node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """protectd counts from the process's start, and the start may never come."""
-    monkeypatch.setattr(execsync, "_ANSWER", 0.1)
+    monkeypatch.setattr(execsync, "_ANSWER_SECONDS", 0.1)
     container = await node.started(pod)
     node.protect.stalls["Exec"] = asyncio.Event()
     with pytest.raises(grpc.aio.AioRpcError) as raised:

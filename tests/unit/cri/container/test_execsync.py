@@ -62,8 +62,8 @@ async def test_exec_output_takes_and_returns_its_namespaces_share_of_memory(node
     # Cut off, but none failed, and each has enough for a probe.
     assert [reply.exit_code for reply in replies] == [3, 3, 3]
     kept = sum(len(reply.stdout) for reply in replies)
-    assert kept * execsync.COPIES <= free + len(replies) * execsync.COPIES * execsync.OUTPUT_FLOOR
-    assert min(len(reply.stdout) for reply in replies) >= execsync.OUTPUT_FLOOR
+    assert kept * execsync.COPIES <= free + len(replies) * execsync.COPIES * execsync.OUTPUT_FLOOR_BYTES
+    assert min(len(reply.stdout) for reply in replies) >= execsync.OUTPUT_FLOOR_BYTES
     await until(lambda: node.daemon.containers.exec_sync.memory.free == free)
 
 
@@ -78,7 +78,7 @@ async def test_a_namespace_without_a_share_left_still_gets_the_floor(node: Rig, 
     while node.daemon.containers.exec_sync.memory.take("default", 1 << 10):
         pass
     reply = await node.cri.ExecSync(cri.ExecSyncRequest(container_id=container, cmd=["x"]))
-    assert (reply.stdout, reply.stderr) == (b"x" * 10_000, b"y" * (execsync.OUTPUT_FLOOR - 10_000))
+    assert (reply.stdout, reply.stderr) == (b"x" * 10_000, b"y" * (execsync.OUTPUT_FLOOR_BYTES - 10_000))
 
 
 async def test_execs_of_a_gone_client_hold_no_memory(node: Rig, pod: str) -> None:

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import DecodeError
 
-from cri.delegate.untrusted import ITEMS, has_more_items
+from cri.delegate.untrusted import MOST_ITEMS, has_more_items
 from daemonkit.config import Seconds
 from tests.support.cri.mixed_rig import Mixed, becomes_ready, in_front_of
 from tests.support.cri.other_runtime import OtherRuntime, Status
@@ -128,7 +128,7 @@ def many(count: int) -> cri.ListPodSandboxResponse:
         (b"\x08\x01", "its answer is not CRI's"),  # items as a number
         (b"\x0a\x05\x0a\x01x\x08\x01", "its answer is not CRI's"),  # a second id as a number
         (b"\x0a\x07\x0a\x01x\x12\x02\x08\x01", "its answer is not CRI's"),  # the name in its metadata
-        (many(ITEMS + 1), f"it lists more than {ITEMS} items"),
+        (many(MOST_ITEMS + 1), f"it lists more than {MOST_ITEMS} items"),
         (Status(grpc.StatusCode.INTERNAL, "a bug"), "INTERNAL: a bug"),
     ],
 )
@@ -192,8 +192,8 @@ def test_a_list_with_too_many_items_is_not_parsed() -> None:
     for between in (b"", b"\x10\x01", b"\x12\x01x", b"\x19" + bytes(8), b"\x1d" + bytes(4)):
         assert has_more_items((b"\x0a\x00" + between) * (1 << 20))
     item = cri.ListContainersResponse(containers=[cri.Container(id="a", image_ref="x" * 1000)])
-    assert not has_more_items(item.SerializeToString() * ITEMS)
-    assert has_more_items(item.SerializeToString() * (ITEMS + 1))
+    assert not has_more_items(item.SerializeToString() * MOST_ITEMS)
+    assert has_more_items(item.SerializeToString() * (MOST_ITEMS + 1))
     for lie in (b"\x0b", b"\xff" * 11, b"\x0a\x80"):
         with pytest.raises(DecodeError):
             has_more_items(b"\x1a\x80\x80\x40" + bytes(1 << 20) + lie)

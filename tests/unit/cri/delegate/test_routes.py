@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.cri.cri_node import Rig, pod_config
 from tests.support.cri.mixed_rig import Mixed
 from tests.support.cri.other_runtime import RUNTIME, Status

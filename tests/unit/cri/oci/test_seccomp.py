@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cri.config import ContainerDefaults
 from cri.oci.capabilities import ALL, DEFAULT
-from cri.oci.process import process
+from cri.oci.oci_process import process
 from cri.oci.seccomp import DEFAULT as DEFAULT_PROFILE
 from cri.oci.seccomp import local_profile, seccomp
 from cri.oci.seccomp_bpf import compiled

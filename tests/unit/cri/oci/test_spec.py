@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cri.config import ContainerDefaults
 from cri.container.signals import cri_signal, number, stop_signal
 from cri.oci.capabilities import ALL, DEFAULT, capabilities, grantable
-from cri.oci.files import pod_files
 from cri.oci.mounts import MASKED, READONLY
-from cri.oci.process import PATH, arguments, environment, process
+from cri.oci.oci_process import PATH, arguments, environment, process
+from cri.oci.pod_files import pod_files
 from cri.oci.resources import resources
 from cri.oci.spec import spec
 from cri.oci.user import User

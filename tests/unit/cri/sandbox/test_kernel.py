@@ -12,7 +12,7 @@ import pytest
 
 from cri.config import KERNEL, CriConfig, HandlerConfig
 from daemonkit.faults import Refused
-from images.settings import KernelSettings
+from images.image_settings import KernelSettings
 from tests.support.cri.cri_node import IMAGE, FakeImages, Rig, node_config, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -217,7 +217,7 @@ async def test_no_network_configuration_is_a_refusal_before_anything_is_done(nod
 
 
 async def test_a_failed_undo_is_finished_later(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_RETRY", 0.1)
+    monkeypatch.setattr(reconcile, "_RETRY_SECONDS", 0.1)
     node.protect.failures["ConnectNetwork"] = Broken("splice", "zone", "no such device")
     node.protect.failures["DestroyZone"] = Unreachable("destroy", "zone", "gone fishing")
     with pytest.raises(grpc.aio.AioRpcError):
@@ -357,7 +357,7 @@ async def test_no_ordinary_pod_can_run_without_the_default_handlers_profile(tmp_
 async def test_without_protectd_the_runtime_is_not_ready_and_reads_still_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_FIRST_SWEEP", 0.1)
+    monkeypatch.setattr(daemon, "_FIRST_SWEEP_SECONDS", 0.1)
     async with rig(tmp_path, serve=False) as node:
         reply = await node.cri.Status(cri.StatusRequest())
         ready = next(c for c in reply.status.conditions if c.type == "RuntimeReady")

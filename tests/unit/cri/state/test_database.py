@@ -96,7 +96,7 @@ async def test_a_full_disk_takes_nothing_new_and_everything_else(
 ) -> None:
     store = await Database.open(tmp_path / "cri.db")
     await store.save_sandbox(SANDBOX)
-    monkeypatch.setattr(disk_space, "LEAST", 2**63)
+    monkeypatch.setattr(disk_space, "LEAST_BYTES", 2**63)
     with pytest.raises(Exhausted, match="No space left"):
         await store.save_sandbox(replace(SANDBOX, id="n" * 64, phase=SandboxPhase.CREATING))
     with pytest.raises(Exhausted, match="No space left"):

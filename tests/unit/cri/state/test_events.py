@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.state import events as events_module
-from cri.state.events import Feed
+from cri.state import container_events as events_module
+from cri.state.container_events import Feed
 from daemonkit.faults import Exhausted
 from daemonkit.rpc import server as rpc_server
 from tests.support.cri.cri_node import Rig, rig
@@ -204,7 +204,7 @@ async def streamed(call: Any, field: str) -> list[Any]:
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 async def test_streaming_lists(node: Rig, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(rpc_server, "BATCH", size)
+    monkeypatch.setattr(rpc_server, "BATCH_ITEMS", size)
     assert await streamed(node.cri.StreamPodSandboxes(cri.StreamPodSandboxesRequest()), "pod_sandboxes") == []
     pods = [await node.pod(f"pod-{number}", labels={"odd": str(number % 2)}) for number in range(7)]
     containers = [await node.started(pod) for pod in pods]

@@ -14,7 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.state.list_capacity import LARGE, ORDINARY, SHARE, TOTAL, ListEntry, check_entry
+from cri.state.list_capacity import (
+    LARGE_BYTES,
+    ORDINARY_BYTES,
+    SHARE_BYTES,
+    TOTAL_BYTES,
+    ListEntry,
+    check_entry,
+)
 from daemonkit.faults import Exhausted
 from tests.support.cri.cri_node import Rig, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -46,7 +53,7 @@ async def _refused(made: Any, *words: str) -> None:
 
 async def test_pods_with_large_annotations_use_up_their_namespaces_share_alone(node: Rig) -> None:
     made = [await _pod(node, "hostile", 255 * KIB) for _ in range(4)]
-    await _refused(_pod(node, "hostile", 255 * KIB), "its namespace has", f"at most {SHARE}", "shorten")
+    await _refused(_pod(node, "hostile", 255 * KIB), "its namespace has", f"at most {SHARE_BYTES}", "shorten")
     made.append(await _pod(node, "hostile", 4 * KIB))
     made.append(await _pod(node, "honest", 255 * KIB))
     assert await node.pods() == made
@@ -69,7 +76,7 @@ async def test_containers_count_with_their_pods_namespace(node: Rig) -> None:
 async def test_the_largest_node_can_be_listed(node: Rig) -> None:
     """250 pods, including the large pods, and the maximum number of containers."""
     pods = [await _pod(node, f"n{number % 4}", 255 * KIB) for number in range(16)]
-    await _refused(_pod(node, "n9", 255 * KIB), "this node has", f"at most {LARGE}")
+    await _refused(_pod(node, "n9", 255 * KIB), "this node has", f"at most {LARGE_BYTES}")
     while len(pods) < 250:
         pods += await asyncio.gather(*(_pod(node, "ordinary", 7 * KIB) for _ in range(26)))
     notes = {"a": "x" * (7 * KIB)}
@@ -104,9 +111,11 @@ def test_accepted_entries_fit_and_no_namespace_keeps_ordinary_ones_out(asked: li
         try:
             check_entry("run", "pod", entry, accepted)
         except Exhausted:
-            assert entry.large_bytes or sum(one.size_bytes for one in accepted) + entry.size_bytes > TOTAL
+            assert (
+                entry.large_bytes or sum(one.size_bytes for one in accepted) + entry.size_bytes > TOTAL_BYTES
+            )
             continue
         accepted.append(entry)
-    assert sum(one.size_bytes for one in accepted) <= TOTAL
-    assert sum(one.large_bytes for one in accepted) <= LARGE
-    assert all(one.large_bytes + ORDINARY >= one.size_bytes for one in accepted)
+    assert sum(one.size_bytes for one in accepted) <= TOTAL_BYTES
+    assert sum(one.large_bytes for one in accepted) <= LARGE_BYTES
+    assert all(one.large_bytes + ORDINARY_BYTES >= one.size_bytes for one in accepted)

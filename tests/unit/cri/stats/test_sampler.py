@@ -13,7 +13,7 @@ import pytest
 
 from cri.stats import sampler
 from cri.stats.rates import Rates
-from cri.stats.values import LARGEST
+from cri.stats.values import LARGEST_UINT64
 from daemonkit.faults import Unreachable
 from tests.support.cri.cri_node import Rig, rig
 from tests.support.waiting import until
@@ -108,13 +108,15 @@ async def test_stopped_pods_have_no_statistics(node: Rig) -> None:
 
 
 async def test_a_zones_absurd_claims_do_not_break_the_list(node: Rig) -> None:
-    node.protect.zone_stats = pb.ZoneStatsRow(cpu_usage_ns=LARGEST, memory_usage_bytes=LARGEST)
-    node.protect.workload_stats = pb.WorkloadStatsRow(pids_current=LARGEST, cpu_usage_ns=LARGEST)
+    node.protect.zone_stats = pb.ZoneStatsRow(cpu_usage_ns=LARGEST_UINT64, memory_usage_bytes=LARGEST_UINT64)
+    node.protect.workload_stats = pb.WorkloadStatsRow(
+        pids_current=LARGEST_UINT64, cpu_usage_ns=LARGEST_UINT64
+    )
     pod = await node.pod()
     for name in ("a", "b"):
         await node.started(pod, name)
     stats = await pod_stats(node, pod)
-    assert stats.linux.process.process_count.value == LARGEST
+    assert stats.linux.process.process_count.value == LARGEST_UINT64
     assert (await node.cri.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest())).pod_metrics
 
 
@@ -157,7 +159,7 @@ def test_a_rate_is_unknown_when_the_counter_or_the_clock_begins_anew() -> None:
     assert rates.rate("a", 101 * SECOND, 4) is None  # a late answer does not count
     assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
     assert rates.rate("a", SECOND, 0) is None  # the clock was set back
-    assert rates.rate("a", 2 * SECOND, LARGEST) == LARGEST
+    assert rates.rate("a", 2 * SECOND, LARGEST_UINT64) == LARGEST_UINT64
 
 
 async def test_the_first_rate_is_unset(node: Rig) -> None:
@@ -176,8 +178,8 @@ async def test_without_a_default_interface_the_network_is_left_out(node: Rig) ->
 
 
 async def test_new_pods_and_containers_are_sampled_soon(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "_SETTLE", 0.01)
-    monkeypatch.setattr(sampler, "_RETRY", 0.01)
+    monkeypatch.setattr(sampler, "_SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(sampler, "_RETRY_SECONDS", 0.01)
     earlier = await node.pod("earlier")
     async with sampler.sampling(node.daemon.records, node.daemon.zones, node.daemon.follower.synced) as rates:
         await until(lambda: rates.read_ns(earlier) is not None)
@@ -213,26 +215,26 @@ async def test_nobody_who_asks_is_no_reason_to_read_often(node: Rig) -> None:
     reader = sampler.Sampler(node.daemon.records, node.daemon.zones, node.daemon.follower.synced)
     pod = await node.pod()
     reader.adapt()
-    assert reader.interval == sampler._INTERVAL
+    assert reader.interval == sampler._INTERVAL_SECONDS
     reader._fresh.clear()
     await reader.sample()
     for _ in range(9):
         reader.adapt()
-    assert reader.interval == sampler._QUIET > sampler._INTERVAL
+    assert reader.interval == sampler._QUIET_SECONDS > sampler._INTERVAL_SECONDS
     # Own readings are no reason to read; a request and a new pod are.
     reader.interval = 0.0
     await reader.sample()
-    reader.interval = sampler._QUIET
+    reader.interval = sampler._QUIET_SECONDS
     reader.adapt()
-    assert reader.interval == sampler._QUIET
+    assert reader.interval == sampler._QUIET_SECONDS
     reader.rates.rate(pod, time.time_ns(), 0)
     reader.adapt()
-    assert reader.interval == sampler._INTERVAL
-    reader.interval = sampler._QUIET
+    assert reader.interval == sampler._INTERVAL_SECONDS
+    reader.interval = sampler._QUIET_SECONDS
     await reader.sample()
     await node.pod("new")
     reader.adapt()
-    assert reader.interval == sampler._INTERVAL
+    assert reader.interval == sampler._INTERVAL_SECONDS
 
 
 async def test_metrics_match_their_descriptors(node: Rig) -> None:

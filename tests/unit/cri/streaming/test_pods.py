@@ -16,15 +16,22 @@ from cri.streaming.pods import Pods, Slots
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import copy_streams
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import URLS_OF_POD, serving_streams
+from cri.streaming.server import MOST_URLS_OF_POD, serving_streams
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, FrameType, Ping, SynStream
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.quota import IGNORED, LIMIT, POD_LIMIT, BufferQuota, PodQuota, StreamMemory
+from cri.streaming.transport.quota import (
+    IGNORED,
+    LIMIT_BYTES,
+    POD_LIMIT_BYTES,
+    BufferQuota,
+    PodQuota,
+    StreamMemory,
+)
 from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.faults import Exhausted
-from daemonkit.loop.fair_scheduler import CARRIED, FairScheduler
+from daemonkit.loop.fair_scheduler import CARRIED_SECONDS, FairScheduler
 from daemonkit.loop.token_bucket import TokenBucket
 from tests.support.cri.hostile_streams import control
 from tests.support.cri.stream_client import WEBSOCKET, Answer, connect, key, path_of, websocket
@@ -123,7 +130,7 @@ async def test_a_new_stream_opens_ahead_of_open_streams() -> None:
         play = Play()
         await websocket(streaming.base, streaming.url(play.job(look, pod="honest")))
         await play.until(lambda: bool(ahead))
-        assert 0 < ahead[0] <= CARRIED
+        assert 0 < ahead[0] <= CARRIED_SECONDS
 
 
 async def test_streams_end_once_the_zone_of_their_pod_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +168,7 @@ async def test_streams_are_refused_to_a_full_pod_and_served_to_other_pods() -> N
 async def test_urls_of_a_pod_do_not_use_up_other_pods_urls() -> None:
     async with streaming_server() as streaming:
         honest = streaming.url(Play().job(echo, pod="honest"))
-        for _ in range(URLS_OF_POD):
+        for _ in range(MOST_URLS_OF_POD):
             streaming.url(Play().job(echo, pod="evil"))
         with pytest.raises(Exhausted, match="pod evil has 128 unused URLs"):
             streaming.url(Play().job(echo, pod="evil"))
@@ -175,9 +182,9 @@ async def test_urls_of_a_pod_do_not_use_up_other_pods_urls() -> None:
 async def test_waiting_large_requests_count_for_their_pod() -> None:
     async with streaming_server(url_lifetime=3600.0) as streaming:
         job = Play().job(echo, pod="evil")
-        large = replace(job, size=POD_LIMIT // 8)
+        large = replace(job, size=POD_LIMIT_BYTES // 8)
         with pytest.raises(Exhausted, match="all the memory that a pod may have"):
-            for _ in range(URLS_OF_POD):
+            for _ in range(MOST_URLS_OF_POD):
                 streaming.url(large)
         streaming.url(Play().job(echo, pod="honest"))
 
@@ -190,27 +197,29 @@ async def test_connections_of_a_pod_share_a_bound_of_memory() -> None:
         while quota.space.is_set():
             inbox.put(b"x" * 10_000)
         inboxes.append(inbox)
-    assert POD_LIMIT < pod.used < POD_LIMIT + 64 * 11_000
+    assert POD_LIMIT_BYTES < pod.used < POD_LIMIT_BYTES + 64 * 11_000
     assert not any(quota.space.is_set() for quota in quotas)
     while inboxes[0].first is not None:
         inboxes[0].taken()
-    assert all(quota.space.is_set() for quota in quotas if quota.used <= LIMIT // 2), "there is space again"
+    assert all(quota.space.is_set() for quota in quotas if quota.used <= LIMIT_BYTES // 2), (
+        "there is space again"
+    )
     for quota in quotas:
         quota.close()
     assert pod.used == 0
 
 
 async def test_pods_of_a_namespace_beyond_its_share_of_memory_are_not_read_and_others_are() -> None:
-    memory = StreamMemory(total=6 * LIMIT)
-    mine = [BufferQuota(2 * LIMIT, PodQuota(2 * LIMIT, memory, "a")) for _ in range(4)]
+    memory = StreamMemory(total=6 * LIMIT_BYTES)
+    mine = [BufferQuota(2 * LIMIT_BYTES, PodQuota(2 * LIMIT_BYTES, memory, "a")) for _ in range(4)]
     for quota in mine:
-        quota.take(LIMIT)
-    other = BufferQuota(2 * LIMIT, PodQuota(2 * LIMIT, memory, "b"))
-    other.take(LIMIT)
+        quota.take(LIMIT_BYTES)
+    other = BufferQuota(2 * LIMIT_BYTES, PodQuota(2 * LIMIT_BYTES, memory, "b"))
+    other.take(LIMIT_BYTES)
     assert [quota.space.is_set() for quota in (*mine, other)] == [True, True, True, False, True]
     # Another namespace gives memory back, and "a" may have more.
     other.close()
-    mine[0].give(LIMIT)
+    mine[0].give(LIMIT_BYTES)
     assert mine[3].space.is_set()
 
 

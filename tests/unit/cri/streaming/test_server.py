@@ -15,14 +15,14 @@ from wsproto.events import CloseConnection, Ping, TextMessage
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import Size, Sizes
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import PENDING, Server
+from cri.streaming.server import MOST_PENDING, Server
 from cri.streaming.spdy.decode import SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, Frame, GoAway, Reset, ResetStatus, SynReply, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
-from cri.streaming.transport.quota import LIMIT, BufferQuota
+from cri.streaming.transport.quota import LIMIT_BYTES, BufferQuota
 from cri.streaming.transport.session import SpdySession, SpdyStream
-from cri.streaming.transport.wire import READ_SIZE, ClientGone
+from cri.streaming.transport.wire import READ_BYTES, ClientGone
 from daemonkit.faults import Broken
 from tests.support.cri.stream_client import WEBSOCKET, connect, key, path_of, spdy, websocket
 from tests.support.cri.stream_jobs import TTY, Play, echo, forever
@@ -181,7 +181,7 @@ async def test_a_client_may_leave_with_unread_input(streaming: Server) -> None:
     play = Play()
     client = await spdy(streaming.base, streaming.url(play.job(forever)))
     await client.open_all("error", "stdin", "stdout", "stderr")
-    for _ in range((LIMIT + 3 * READ_SIZE) // 50_000):
+    for _ in range((LIMIT_BYTES + 3 * READ_BYTES) // 50_000):
         await client.write("stdin", b"x" * 50_000)
     client.line.abort()
     await play.until(lambda: play.cancelled == 1)
@@ -359,7 +359,7 @@ async def test_too_many_streams() -> None:
 
 async def test_half_open_connections_do_not_keep_others_out() -> None:
     async with server(handshake_timeout=600.0) as streaming:
-        idle = [await connect(streaming.base) for _ in range(PENDING)]
+        idle = [await connect(streaming.base) for _ in range(MOST_PENDING)]
         for line in idle[:20]:
             await line.send(b"GET /exec/")
         client = await websocket(streaming.base, streaming.url(Play().job(echo)))
@@ -495,7 +495,7 @@ async def test_malformed_bytes_a_hang_up_and_a_late_write_raise_client_gone() ->
     with pytest.raises(ClientGone, match="not SPDY"):
         await SpdySession(Script(b"\xff" * 16), accept).run()
     encoder = SpdyEncoder()
-    full = encoder.encode(SynStream(1, {"a": ("b",)})) + encoder.encode(Data(1, b"x" * LIMIT))
+    full = encoder.encode(SynStream(1, {"a": ("b",)})) + encoder.encode(Data(1, b"x" * LIMIT_BYTES))
     wire = HungUp(full, encoder.encode(Data(1, b"unread")))
     async with asyncio.timeout(60):
         with pytest.raises(ClientGone, match="hung up"):

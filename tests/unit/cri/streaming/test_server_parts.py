@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import negotiate
-from cri.streaming.http.tokens import LENGTH, Tokens
+from cri.streaming.http.tokens import TOKEN_CHARACTERS, Tokens
 from cri.streaming.process.command import SPDY_PROTOCOLS
 from cri.streaming.process.copy import Size, Sizes, copy_streams
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
-from cri.streaming.transport.inbox import TAKE, Inbox, InOrder
+from cri.streaming.transport.inbox import TAKE_BYTES, Inbox, InOrder
 from cri.streaming.transport.quota import BufferQuota
 from cri.streaming.transport.wire import ClientGone, SocketWire
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -38,7 +38,7 @@ class Clock:
 def test_a_token_is_good_once() -> None:
     tokens = Tokens[str](60, Clock())
     token = tokens.issue("job")
-    assert len(token) == LENGTH
+    assert len(token) == TOKEN_CHARACTERS
     assert (tokens.redeem(token), tokens.redeem(token)) == ("job", None)
     assert len(tokens) == 0
 
@@ -69,7 +69,7 @@ def test_a_wrong_secret_does_not_use_the_token_up() -> None:
     tokens = Tokens[str](60, Clock())
     token = tokens.issue("job")
     changed = token[:-1] + ("A" if token[-1] != "A" else "B")
-    for guess in (changed, token[:-1], token + "A", "", "é" * LENGTH):
+    for guess in (changed, token[:-1], token + "A", "", "é" * TOKEN_CHARACTERS):
         assert tokens.redeem(guess) is None
     assert tokens.redeem(token) == "job"
 
@@ -223,9 +223,9 @@ async def test_successive_tiny_pieces_are_joined() -> None:
 async def test_an_inbox_gives_bounded_pieces() -> None:
     inbox = Inbox(BufferQuota())
     for _ in range(3):
-        inbox.put(b"x" * (TAKE // 2))
+        inbox.put(b"x" * (TAKE_BYTES // 2))
     inbox.end()
-    assert [len(await inbox.read()) for _ in range(3)] == [TAKE, TAKE // 2, 0]
+    assert [len(await inbox.read()) for _ in range(3)] == [TAKE_BYTES, TAKE_BYTES // 2, 0]
 
 
 async def test_an_unwanted_inbox_keeps_nothing() -> None:

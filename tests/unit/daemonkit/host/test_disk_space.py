@@ -29,7 +29,7 @@ def test_blocks_are_reserved_and_the_length_stays(tmp_path: Path) -> None:
 
 
 def test_the_last_space_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_free(monkeypatch, tmp_path, SIZE + disk_space.LEAST - 4096)
+    _with_free(monkeypatch, tmp_path, SIZE + disk_space.LEAST_BYTES - 4096)
     disk_space.reserve(tmp_path / "state.db", SIZE)
     assert (tmp_path / "state.db-wal").stat().st_blocks == 0
 
@@ -48,6 +48,6 @@ def test_failed_reservation_gives_its_space_back(tmp_path: Path, monkeypatch: py
 
 def test_free_space_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_space.check_space(tmp_path)
-    _with_free(monkeypatch, tmp_path, disk_space.LEAST - 4096)
+    _with_free(monkeypatch, tmp_path, disk_space.LEAST_BYTES - 4096)
     with pytest.raises(Exhausted, match="No space left on device .free space in state_dir"):
         disk_space.check_space(tmp_path)

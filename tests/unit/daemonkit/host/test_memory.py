@@ -52,8 +52,8 @@ def malloc(monkeypatch: pytest.MonkeyPatch) -> Malloc:
     made = Malloc()
     monkeypatch.setattr(memory, "resident", made.resident)
     monkeypatch.setattr(memory, "trim", made.trim)
-    monkeypatch.setattr(memory, "_LOOK", 0.001)
-    monkeypatch.setattr(memory, "_LONGEST", 0.002)
+    monkeypatch.setattr(memory, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(memory, "_LONGEST_SECONDS", 0.002)
     return made
 
 

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from daemonkit.loop import fair_scheduler
-from daemonkit.loop.fair_scheduler import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, FairScheduler, Share
+from daemonkit.loop.fair_scheduler import (
+    ASKED_SECONDS,
+    CARRIED_SECONDS,
+    REST_SECONDS,
+    REST_SLICE_SECONDS,
+    SLICE_SECONDS,
+    STEP_SECONDS,
+    FairScheduler,
+    Share,
+)
 from daemonkit.loop.in_flight import InFlight
 from daemonkit.tasks import gather, race
 
@@ -39,7 +48,7 @@ class Hog:
     """A zone with endless work; each step takes ``seconds``."""
 
     def __init__(
-        self, scheduler: FairScheduler, clock: Clock, seconds: float = STEP, weight: float = 1.0
+        self, scheduler: FairScheduler, clock: Clock, seconds: float = STEP_SECONDS, weight: float = 1.0
     ) -> None:
         self.share = scheduler.share(weight=weight)
         self.steps = 0
@@ -79,7 +88,9 @@ async def test_a_modest_zone_waits_for_a_slice_of_the_others_alone(clock: Clock)
 
     for _ in range(20):
         took = await share.run(call)
-        assert took <= 4 * 2 * (SLICE + STEP), "four iterations, each with two slices at the most"
+        assert took <= 4 * 2 * (SLICE_SECONDS + STEP_SECONDS), (
+            "four iterations, each with two slices at the most"
+        )
         await iterations(20)
     for hog in hogs:
         await hog.stop()
@@ -87,12 +98,14 @@ async def test_a_modest_zone_waits_for_a_slice_of_the_others_alone(clock: Clock)
 
 async def test_shares_are_of_time_not_of_steps(clock: Clock) -> None:
     scheduler = FairScheduler()
-    hogs = [Hog(scheduler, clock, seconds) for seconds in (2 * STEP, STEP, STEP / 2) * 4]
+    hogs = [
+        Hog(scheduler, clock, seconds) for seconds in (2 * STEP_SECONDS, STEP_SECONDS, STEP_SECONDS / 2) * 4
+    ]
     begun = clock.now
-    while clock.now - begun < 3000 * STEP:  # noqa: ASYNC110 - iterations of the loop are what is meant
+    while clock.now - begun < 3000 * STEP_SECONDS:  # noqa: ASYNC110 - iterations of the loop are what is meant
         await asyncio.sleep(0)
     used = [hog.steps * hog.seconds for hog in hogs]
-    assert max(used) - min(used) < 20 * STEP, used
+    assert max(used) - min(used) < 20 * STEP_SECONDS, used
     for hog in hogs:
         await hog.stop()
 
@@ -126,14 +139,14 @@ async def test_a_sleeping_zone_saves_up_only_a_little(clock: Clock) -> None:
     before, hog_before = late.steps, hog.steps
     await iterations(400)
     ahead = (late.steps - before) - (hog.steps - hog_before)
-    assert ahead * STEP <= fair_scheduler.CARRIED + 4 * SLICE
+    assert ahead * STEP_SECONDS <= fair_scheduler.CARRIED_SECONDS + 4 * SLICE_SECONDS
     for one in (hog, late):
         await one.stop()
 
 
 async def test_a_cancellation_waits_for_no_turn(clock: Clock) -> None:
     scheduler = FairScheduler()
-    hogs = [Hog(scheduler, clock, 10 * SLICE) for _ in range(3)]
+    hogs = [Hog(scheduler, clock, 10 * SLICE_SECONDS) for _ in range(3)]
     await iterations(20)
     share = scheduler.share()
     share.used = 1e9
@@ -184,7 +197,7 @@ def test_a_step_ends_by_its_time_or_its_pieces(clock: Clock) -> None:
     share = FairScheduler().share()
     share.begin()
     assert not share.enough()
-    clock.now += STEP
+    clock.now += STEP_SECONDS
     assert share.enough()
     share.begin()
     pieces = [share.enough() for _ in range(fair_scheduler.STEP_PIECES)]
@@ -226,7 +239,7 @@ class Rests:
         real = loop.call_later
 
         def call_later(delay: float, callback: Callable[..., object], *arguments: object) -> object:
-            if delay != REST:
+            if delay != REST_SECONDS:
                 return real(delay, callback, *arguments)
             self.lengths.append(delay)
             self._waiting.append(functools.partial(callback, *arguments))
@@ -255,12 +268,14 @@ async def test_the_loop_rests_while_calls_are_under_way(
             await iterations(20)  # nothing runs during a rest of any length
             await rests.over()
         assert len(rests.lengths) >= 50
-        assert clock.now - begun <= 51 * (REST_SLICE + STEP)
-        assert clock.now - begun >= 49 * (REST_SLICE - STEP), "a share of the time is theirs all the same"
+        assert clock.now - begun <= 51 * (REST_SLICE_SECONDS + STEP_SECONDS)
+        assert clock.now - begun >= 49 * (REST_SLICE_SECONDS - STEP_SECONDS), (
+            "a share of the time is theirs all the same"
+        )
     await rests.over()
     begun = clock.now
     await iterations(1000)
-    assert clock.now - begun > 300 * SLICE, "all of it once the call has ended"
+    assert clock.now - begun > 300 * SLICE_SECONDS, "all of it once the call has ended"
     for hog in hogs:
         await hog.stop()
 
@@ -269,12 +284,12 @@ async def test_a_long_step_is_followed_by_more_rests(clock: Clock, monkeypatch: 
     rests, in_flight = Rests(monkeypatch), InFlight()
     scheduler = FairScheduler(in_flight)
     with in_flight.call():
-        hogs = [Hog(scheduler, clock, 8 * REST_SLICE) for _ in range(5)]
+        hogs = [Hog(scheduler, clock, 8 * REST_SLICE_SECONDS) for _ in range(5)]
         await iterations(20)
         begun = clock.now
         for _ in range(80):
             await rests.over()
-        assert clock.now - begun <= (80 + 8) * REST_SLICE
+        assert clock.now - begun <= (80 + 8) * REST_SLICE_SECONDS
     for hog in hogs:
         await hog.stop()
 
@@ -285,7 +300,7 @@ async def test_a_zone_does_not_wait_once_the_rests_are_over(
     rests, in_flight = Rests(monkeypatch), InFlight()
     scheduler = FairScheduler(in_flight)
     with in_flight.call():
-        scheduler.charge(scheduler.share(), 8 * REST_SLICE)
+        scheduler.charge(scheduler.share(), 8 * REST_SLICE_SECONDS)
         late = scheduler.share(carried=0.0)
         assert not scheduler.free(late), "the rests after a long step are not over"
         for _ in range(10):
@@ -307,13 +322,15 @@ async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
         honest.share.asked()
         await iterations(40)
         ahead = honest.steps - before
-        assert ASKED / STEP - 3 <= ahead <= ASKED / STEP + 1
+        assert ASKED_SECONDS / STEP_SECONDS - 3 <= ahead <= ASKED_SECONDS / STEP_SECONDS + 1
         assert sum(hog.steps for hog in hogs) == hogs_before
         for _ in range(1000):
             honest.share.asked()
         before = honest.steps
         await iterations(400)
-        assert (honest.steps - before) * STEP <= CARRIED + STEP, "not more than anybody may have in store"
+        assert (honest.steps - before) * STEP_SECONDS <= CARRIED_SECONDS + STEP_SECONDS, (
+            "not more than anybody may have in store"
+        )
     for hog in (honest, *hogs):
         await hog.stop()
 
@@ -362,7 +379,7 @@ async def test_a_step_of_paid_work_is_interrupted(clock: Clock) -> None:
     async def work() -> None:
         nonlocal steps
         for _ in range(3):
-            clock.now += STEP
+            clock.now += STEP_SECONDS
             await fair_scheduler.pause()
         steps = 3
 

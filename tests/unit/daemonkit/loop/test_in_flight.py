@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from daemonkit.loop import in_flight
-from daemonkit.loop.in_flight import AFTER, LATELY, LONGEST, InFlight
-from daemonkit.rpc.client import channel
+from daemonkit.loop.in_flight import AFTER_SECONDS, LATELY_SECONDS, LONGEST_SECONDS, InFlight
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
@@ -81,13 +81,13 @@ async def test_a_unary_call_counts_until_its_end_and_a_little_longer(served: Ser
     assert not served.in_flight.any()
     call = served.zones_stub.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     await asyncio.wait_for(served.zones.begun.wait(), TIMEOUT)
-    clock.now += 5 * AFTER
+    clock.now += 5 * AFTER_SECONDS
     assert served.in_flight.any()
     served.zones.go_on.set()
     await call
-    clock.now += 0.9 * AFTER
+    clock.now += 0.9 * AFTER_SECONDS
     assert served.in_flight.any(), "the next call of the same pod's start follows"
-    clock.now += 0.2 * AFTER
+    clock.now += 0.2 * AFTER_SECONDS
     assert not served.in_flight.any()
 
 
@@ -99,16 +99,16 @@ async def test_a_call_of_a_gone_client_counts_no_longer(served: Served, clock: C
     # The server's end comes after the client's.
     async with asyncio.timeout(TIMEOUT):
         while served.in_flight.any():
-            clock.now += 2 * AFTER
+            clock.now += 2 * AFTER_SECONDS
             await asyncio.sleep(0.01)
-    assert clock.now < 1000 + LONGEST
+    assert clock.now < 1000 + LONGEST_SECONDS
 
 
 async def test_only_the_beginning_of_a_stream_counts(served: Served, clock: Clock) -> None:
     stream = served.host_stub.Watch(pb.WatchRequest(), timeout=TIMEOUT)
     await stream.read()
     assert served.in_flight.any()
-    clock.now += 1.1 * LATELY
+    clock.now += 1.1 * LATELY_SECONDS
     assert not served.in_flight.any()
     stream.cancel()
 
@@ -116,11 +116,11 @@ async def test_only_the_beginning_of_a_stream_counts(served: Served, clock: Cloc
 def test_a_call_waiting_for_a_container_does_not_count_for_ever(clock: Clock) -> None:
     counted = InFlight()
     with counted.call():
-        clock.now += LONGEST - 1
+        clock.now += LONGEST_SECONDS - 1
         assert counted.any()
         clock.now += 2
         assert not counted.any()
         with counted.call():
             assert counted.any(), "another call counts by itself"
-        clock.now += 2 * AFTER
+        clock.now += 2 * AFTER_SECONDS
         assert not counted.any()

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from daemonkit import faults
 from daemonkit.convert import WrongKey
 from daemonkit.observe.exposition import serving_metrics
-from daemonkit.observe.settings import MetricsConfig
-from daemonkit.rpc.client import channel
+from daemonkit.observe.observe_settings import MetricsConfig
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from tests.support.observe import some_zones
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -10,10 +10,10 @@ import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from daemonkit.observe import traces
-from daemonkit.observe.settings import TracesConfig
+from daemonkit.observe.observe_settings import TracesConfig
 from daemonkit.observe.steps import step
 from daemonkit.observe.traces import tracing
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from tests.support.observe import some_zones
 from tests.support.observe.collector import collecting

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from daemonkit import faults
-from daemonkit.rpc.client import MESSAGE_LIMIT, channel
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES, channel
 from daemonkit.rpc.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import Background
@@ -304,7 +304,7 @@ async def test_a_message_too_large_is_refused(tmp_path: Path) -> None:
     async with serving(path), grpc.aio.insecure_channel(f"unix:{path}") as link:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await protect_pb2_grpc.ZonesStub(link).GetZone(
-                protect_pb2.GetZoneRequest(id="x" * (MESSAGE_LIMIT + 1))
+                protect_pb2.GetZoneRequest(id="x" * (MESSAGE_LIMIT_BYTES + 1))
             )
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -11,7 +11,7 @@ _FORKS = 100
 _PROGRAM = f"""
 import asyncio, ctypes, os, sys
 from pathlib import Path
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 import grpc.aio
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cri.config import KERNEL, CriConfig, HandlerConfig
 from cri.sandbox.kernel import chosen
 from daemonkit.faults import Denied, Invalid, Refused
+from images.image_settings import KernelSettings
 from images.kernels import metadata
 from images.kernels.metadata import Metadata
-from images.settings import KernelSettings
 from images.worker.kernel import kconfig
 from tests.support.images.kernel_images import METADATA, config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -39,7 +39,7 @@ def test_metadata() -> None:
         (b"A=\xff\n", "line 1"),
         (b"A=" + b"x" * 300, "line 1"),
         (b"A=1\n" * 300, "more than 256 lines"),
-        (b"#" * (metadata.LIMIT + 1), "bytes, more than"),
+        (b"#" * (metadata.LIMIT_BYTES + 1), "bytes, more than"),
         (b"KERNEL_ARCH=s390x\n", "it is for s390x"),
     ],
 )

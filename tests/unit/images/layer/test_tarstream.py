@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from daemonkit.faults import Fault
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, Oversized, Unpackable
+from images.image_errors import Corrupt, Oversized, Unpackable
 from images.layer import compression, tarstream
 from images.layer.layers import read_layer
 from images.layer.stream import PlainStream

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, TooLate, Unreachable
+from images.image_settings import ImageSettings
 from images.pull.progress import Progress
 from images.pull.pulls import MAX_PULLS, Pulls
-from images.settings import ImageSettings
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Damaged
+from images.image_errors import Damaged
 from images.pull.stored_layers import check_kept, read_kept
 from images.registry.manifests import Descriptor
-from images.store.files import StoreFiles
+from images.store.image_files import StoreFiles
 from images.worker.workers import LayerWorkers
 from tests.support.images.images import digest
 

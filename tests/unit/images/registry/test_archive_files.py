@@ -11,7 +11,7 @@ import pytest
 from daemonkit.faults import Invalid, Missing
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.registry.archive_files import MAX_MEMBERS
 from images.registry.archives import ImageLayout, open_layout
 

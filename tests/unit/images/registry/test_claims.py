@@ -86,7 +86,7 @@ def test_a_digest_in_an_annotation_is_none_of_the_document() -> None:
 
 
 def test_facts_of_a_long_document_are_not_used() -> None:
-    document = IMAGE.manifest + b" " * claims.MAX_DOCUMENT
+    document = IMAGE.manifest + b" " * claims.MAX_DOCUMENT_BYTES
     assert claims.borne_out(document, pack_document(_facts(document)), LAYERS) is None
 
 

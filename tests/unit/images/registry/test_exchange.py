@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from daemonkit import faults
 from daemonkit.faults import Broken, Fault
-from images import errors
+from images import image_errors
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader, FieldWriter, Malformed
-from images.errors import Busy, Cancelled, Interrupted, Stalled
+from images.image_errors import Busy, Cancelled, Interrupted, Stalled
+from images.image_settings import ImageSettings
 from images.registry import briefing, facts, reading
 from images.registry.briefing import Briefing, TrustFiles
-from images.registry.claims import MAX_CLAIMS
+from images.registry.claims import MAX_CLAIMS_BYTES
 from images.registry.credentials import Credentials
 from images.registry.exchange import (
     Ending,
@@ -33,7 +34,6 @@ from images.registry.hosts import RegistryHost
 from images.registry.manifests import OCI_CONFIG, Descriptor, Platform
 from images.registry.names import Reference
 from images.registry.sources import RegistrySource
-from images.settings import ImageSettings
 from tests.support.images.images import Layer, build
 
 DIGEST = "sha256:" + "0" * 64
@@ -51,7 +51,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
         faults.Missing("pull", "x", "no such image"),
         Busy("pull", "x", "503", "h", 2.5, True),
         Interrupted("pull", "x", "broke off", after=None),
-        errors.Misdelivered("pull", "x", "\ud800"),
+        image_errors.Misdelivered("pull", "x", "\ud800"),
         faults.Unreachable("pull", "x", "c" * 100_000),
     ],
 )
@@ -82,7 +82,7 @@ def test_any_answer_of_a_worker_is_a_value_or_a_fault(message: bytes) -> None:
 
 def test_an_ending_arrives_unchanged() -> None:
     mine, its = _pair()
-    ending = Ending("application/json", b"c" * MAX_CLAIMS)
+    ending = Ending("application/json", b"c" * MAX_CLAIMS_BYTES)
     with mine, its:
         send_end(its, ending)
         assert outcome(mine) == ending
@@ -212,7 +212,7 @@ def test_a_false_number_of_texts_ends_with_the_bytes() -> None:
 
 def test_a_configuration_with_large_facts_is_refused() -> None:
     image = build([Layer().tar()], {"Env": ["A=" + "x" * 1000] * 1100})
-    with pytest.raises(errors.Oversized, match="environment"):
+    with pytest.raises(image_errors.Oversized, match="environment"):
         reading.read_config(image.config, "x", 1)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Denied, Fault, Missing
-from images.errors import Busy, Corrupt, Interrupted, Stalled, Unconnected
+from images.image_errors import Busy, Corrupt, Interrupted, Stalled, Unconnected
 from images.pull.candidates import Candidates
 from images.pull.progress import Progress
 from images.registry import health
-from images.registry.health import SECONDS, HostHealth
+from images.registry.health import FAILED_SECONDS, HostHealth
 
 DEAD = Unconnected("pull", "x", "Connection refused")
 WRONG = Busy("pull", "x", "the registry answers 502")
@@ -47,7 +47,7 @@ def test_a_dead_host_is_asked_last_for_a_minute_then_first_by_a_single_caller() 
     known.failed("a", "r", DEAD)
     assert known.failure("a", "r") == known.failure("a", "other") == "Connection refused"
     assert known.failure("b", "r") == ""
-    clock.now += SECONDS
+    clock.now += FAILED_SECONDS
     assert [known.failure("a", "r") for _ in range(3)] == ["", "Connection refused", "Connection refused"]
     known.answered("a", "r")
     assert known.failure("a", "r") == ""
@@ -78,7 +78,7 @@ def test_fault_counts_against_its_host_or_its_registry_alone(
 
 
 def test_names_from_callers_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_MOST", 10)
+    monkeypatch.setattr(health, "_MOST_HOSTS", 10)
     known = HostHealth()
     for number in range(1000):
         known.failed(f"host{number}", "r", DEAD)

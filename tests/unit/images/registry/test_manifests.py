@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemonkit.faults import Fault, Invalid, Missing
-from images.errors import Corrupt, Oversized
+from images.image_errors import Corrupt, Oversized
 from images.registry import manifests
 from images.registry.manifests import (
     DOCKER_INDEX,

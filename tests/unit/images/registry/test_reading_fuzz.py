@@ -13,12 +13,12 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cri.container.images import StoredImages
+from cri.container.stored_images import StoredImages
 from daemonkit.faults import Fault, Refused
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, Oversized
 from images.globs import Globs
+from images.image_errors import Corrupt, Oversized
 from images.layer import compression, tarstream
 from images.layer.layers import read_layer
 from images.layer.stream import PlainStream

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.bounds.limits import ImageLimits
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer.layers import LayerIndex, read_layer
 from images.rootfs import tarwrite
 from images.rootfs.content import content_id

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized, Unpackable
+from images.image_errors import Oversized, Unpackable
 from images.layer import tarstream
 from images.layer.stream import PlainStream
 from images.rootfs.plan import Planner

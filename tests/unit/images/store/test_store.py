@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
+from images.image_settings import ImageSettings
 from images.rootfs.stack import parts
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.db import FilesystemRow, ImageRow
 from images.store.store import ImageStore

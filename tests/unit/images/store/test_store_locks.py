@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Missing
-from images.settings import ImageSettings
+from images.image_settings import ImageSettings
 from images.store.db import FilesystemRow, ImageDb, ImageRow
 from images.store.store import ImageStore
 from tests.support.images.images import facts_of

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from daemonkit.faults import Broken, Fault
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader, FieldWriter
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 from images.layer.layers import Cost
 from images.worker import wire
-from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
-from images.worker.planning import MOST, StoredPlan, plan_decoder, read_cost
+from images.worker.answer_frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
+from images.worker.planning import LARGEST_INT64, StoredPlan, plan_decoder, read_cost
 from images.worker.session import Pipe, Worker
 
 MIB = 1 << 20
@@ -188,6 +188,6 @@ def test_any_bytes_are_a_bounded_value_or_a_fault(data: st.DataObject) -> None:
         return
     if isinstance(value, StoredPlan):
         assert all(number < END for number in value.order)
-        assert value.file_bytes <= MOST
+        assert value.file_bytes <= LARGEST_INT64
     elif isinstance(value, Cost):
-        assert all(0 <= number <= MOST for number in value)
+        assert all(0 <= number <= LARGEST_INT64 for number in value)

@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from daemonkit.observe import reported
-from daemonkit.observe.settings import TracesConfig
+from daemonkit.observe.observe_settings import TracesConfig
 from daemonkit.observe.steps import step
 from daemonkit.observe.traces import tracing
 from protect.channel import guest_steps

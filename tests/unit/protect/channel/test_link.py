@@ -60,7 +60,7 @@ async def test_calls_go_on_while_another_zone_has_used_up_the_loop(
     agent: SimAgent, events: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While calls are in flight the loop rests from a zone of this kind, here for a minute."""
-    monkeypatch.setattr(fair_scheduler, "REST", 60.0)
+    monkeypatch.setattr(fair_scheduler, "REST_SECONDS", 60.0)
     in_flight = InFlight()
     scheduler = FairScheduler(in_flight)
     hog = scheduler.share()
@@ -68,7 +68,7 @@ async def test_calls_go_on_while_another_zone_has_used_up_the_loop(
     async def work() -> None:
         while True:
             begun = time.thread_time()
-            while time.thread_time() - begun < fair_scheduler.CARRIED:
+            while time.thread_time() - begun < fair_scheduler.CARRIED_SECONDS:
                 pass
             await asyncio.sleep(0)
 

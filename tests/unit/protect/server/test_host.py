@@ -13,7 +13,7 @@ import pytest
 
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Refused
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from protect.__main__ import check_modes
 from protect.config import HostConfig, NamedDevice, Profile, ProtectdConfig

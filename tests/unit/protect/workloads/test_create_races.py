@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Refused
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import race
 from protect.__main__ import claim

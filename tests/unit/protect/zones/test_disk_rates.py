@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from daemonkit.config import Bytes
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from protect.config import ZoneLimits
 from protect.model.domain.shares import DiskRates

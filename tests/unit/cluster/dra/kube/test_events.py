@@ -10,7 +10,7 @@ import pytest
 
 from cluster.dra.claims.claim import Consumer, WantedClaim
 from cluster.dra.config import ClaimSizes
-from cluster.dra.kube.events import RefusalEvents
+from cluster.dra.kube.claim_events import RefusalEvents
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.labels.api_server import NAME, kubeconfig
 from tests.support.waiting import until

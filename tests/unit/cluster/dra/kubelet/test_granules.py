@@ -15,7 +15,7 @@ import pytest
 from cluster.dra.config import DraConfig, GranulesConfig
 from cluster.dra.daemon import serve_dra
 from daemonkit.config import Bytes
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served

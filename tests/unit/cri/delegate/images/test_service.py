@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.pull_memory import PullMemory
 from cri.delegate.images.service import MixedImages
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.link import Delegate
-from cri.delegate.untrusted import ITEMS
+from cri.delegate.untrusted import MOST_ITEMS
 from daemonkit.config import Seconds
 from daemonkit.faults import Broken, TooLate, Unreachable
 from tests.support.cri.mixed_rig import delegate_config
@@ -126,8 +126,8 @@ async def test_an_image_with_a_field_of_another_type_is_no_answer(
 
 
 async def test_more_images_than_there_can_be_are_not_read(other: OtherRuntime, delegate: Delegate) -> None:
-    other.answers["ListImages"] = b"\x0a\x00" * (ITEMS + 1)
-    with pytest.raises(Broken, match=f"more than {ITEMS}"):
+    other.answers["ListImages"] = b"\x0a\x00" * (MOST_ITEMS + 1)
+    with pytest.raises(Broken, match=f"more than {MOST_ITEMS}"):
         await DelegateImages(delegate, 60).images()
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cri.delegate.images.memory import LIFETIME, SECRET_BYTES, SECRETS, SIDES, PullMemory
+from cri.delegate.images.pull_memory import (
+    LIFETIME_SECONDS,
+    MOST_SECRETS,
+    MOST_SIDES,
+    SECRET_BYTES,
+    PullMemory,
+)
 from cri.delegate.images.union import Disk, disk_of, filesystems, joined, united
 from cri.delegate.owners import Owner
 from images.registry import names
@@ -133,11 +139,11 @@ def test_credentials_are_forgotten() -> None:
     now = 0.0
     memory = PullMemory(lambda: now)
     memory.pulled("registry.example/a", Owner.OURS, AUTH)
-    now = LIFETIME - 1
+    now = LIFETIME_SECONDS - 1
     assert memory.auth(names.parse("registry.example/a")) is not None
-    now = LIFETIME
+    now = LIFETIME_SECONDS
     assert memory.auth(names.parse("registry.example/a")) is None
-    for number in range(SECRETS + 1):
+    for number in range(MOST_SECRETS + 1):
         memory.pulled(f"registry.example/{number}", Owner.OURS, AUTH)
     assert memory.auth(names.parse("registry.example/0")) is None
     assert memory.auth(names.parse("registry.example/1")) is not None
@@ -147,7 +153,7 @@ def test_credentials_are_forgotten() -> None:
 
 def test_names_are_forgotten() -> None:
     memory = PullMemory()
-    for number in range(SIDES + 1):
+    for number in range(MOST_SIDES + 1):
         memory.pulled(f"registry.example/{number}", Owner.DELEGATE, cri.AuthConfig())
     assert memory.side("registry.example/0") is Owner.OURS
     assert memory.side("registry.example/1") is Owner.DELEGATE

@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.delegate.untrusted import ITEMS
+from cri.delegate.untrusted import MOST_ITEMS
 from daemonkit.config import Seconds
-from daemonkit.rpc.server import BATCH
+from daemonkit.rpc.server import BATCH_ITEMS
 from tests.support.cri.cri_node import Rig
 from tests.support.cri.mixed_rig import Mixed, becomes_ready, in_front_of
 from tests.support.cri.other_runtime import OtherRuntime, Status
@@ -24,7 +24,7 @@ async def streamed(ours: Rig, **fields: Any) -> list[str]:
     request = cri.StreamPodSandboxesRequest(filter=cri.PodSandboxFilter(**fields))
     found = []
     async for batch in ours.cri.StreamPodSandboxes(request):
-        assert 0 < len(batch.pod_sandboxes) <= BATCH
+        assert 0 < len(batch.pod_sandboxes) <= BATCH_ITEMS
         found += [one.id for one in batch.pod_sandboxes]
     return found
 
@@ -47,7 +47,7 @@ def pods_of(other: OtherRuntime, *after: Any) -> Any:
 
 async def test_a_delegate_without_streams_is_asked_for_its_list(mixed: Mixed) -> None:
     mine = await mixed.ours.pod("web", handler="xenpod")
-    theirs = [mixed.other.has_pod(f"{number:064x}").id for number in range(BATCH + 1)]
+    theirs = [mixed.other.has_pod(f"{number:064x}").id for number in range(BATCH_ITEMS + 1)]
     for _ in range(3):
         assert await streamed(mixed.ours) == [mine, *theirs]
     assert len(mixed.other.asked("StreamPodSandboxes")) == 1
@@ -94,7 +94,7 @@ async def test_a_stream_without_end(mixed: Mixed) -> None:
     mine = await mixed.ours.pod("web", handler="xenpod")
     mixed.other.streams["StreamPodSandboxes"] = endless
     found = await streamed(mixed.ours)
-    assert found[0] == mine and 1 < len(found) <= ITEMS + 1
+    assert found[0] == mine and 1 < len(found) <= MOST_ITEMS + 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from cri.config import TlsConfig
 from cri.streaming.spdy.frames import Data, Reset, ResetStatus
-from cri.streaming.transport.session import STREAMS
+from cri.streaming.transport.session import MOST_STREAMS
 from daemonkit.convert import WrongKey
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, spdy
 from tests.support.cri.stream_jobs import Echo, Play, echo, forwarding, streaming_server
@@ -43,7 +43,7 @@ async def test_many_connections_at_once() -> None:
             error, data = await pair(client, number)
             await client.send(Data(error, b"", fin=True), Data(data, b"", fin=True))
             await client.until(lambda both={error, data}: client.ended >= both)
-        assert echoes.made == 700 > STREAMS
+        assert echoes.made == 700 > MOST_STREAMS
 
 
 async def test_a_refusing_port_is_an_error_of_its_stream() -> None:
@@ -134,7 +134,7 @@ async def test_half_a_connection_is_given_up() -> None:
 async def test_too_many_streams_of_a_client_are_refused() -> None:
     async with streaming_server() as streaming:
         client = await spdy(streaming.base, streaming.url(forwarding(Echo())), PROTOCOL)
-        for number in range(STREAMS):
+        for number in range(MOST_STREAMS):
             await client.open(streamtype="error", port="80", requestid=str(number))
         assert not client.refused
         last = await client.open(streamtype="error", port="80", requestid="last")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cri.streaming.spdy.decode import MAX_CONTROL, SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import (
-    MAX_DATA,
+    MAX_DATA_BYTES,
     Data,
     Frame,
     GoAway,
@@ -24,7 +24,7 @@ from cri.streaming.spdy.frames import (
     SynReply,
     SynStream,
 )
-from cri.streaming.spdy.headers import MAX_BLOCK, MAX_HEADERS, Compressor, Decompressor, dictionary
+from cri.streaming.spdy.headers import MAX_BLOCK_BYTES, MAX_HEADERS, Compressor, Decompressor, dictionary
 
 # Bytes of client-go's SPDY executor for `exec -i` with the input "hello world\n" (sub-protocol v4).
 CLIENT_GO = bytes.fromhex(
@@ -182,7 +182,7 @@ def test_a_header_bomb_is_not_unpacked() -> None:
     packer = zlib.compressobj(9, zdict=dictionary())
     bomb = packer.compress(b"\0" * (2 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     assert len(bomb) < MAX_CONTROL
-    with pytest.raises(SpdyError, match=f"more than {MAX_BLOCK}"):
+    with pytest.raises(SpdyError, match=f"more than {MAX_BLOCK_BYTES}"):
         list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
 
 
@@ -268,4 +268,4 @@ def test_data_is_handed_on_before_its_frame_is_whole() -> None:
 
 def test_too_long_data_for_a_frame_is_refused() -> None:
     with pytest.raises(ValueError, match="one frame"):
-        SpdyEncoder().encode(Data(1, b"\0" * (MAX_DATA + 1)))
+        SpdyEncoder().encode(Data(1, b"\0" * (MAX_DATA_BYTES + 1)))

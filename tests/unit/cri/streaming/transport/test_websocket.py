@@ -14,8 +14,8 @@ from wsproto.events import BytesMessage, TextMessage
 
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
-from cri.streaming.transport.channels import PROTOCOLS, TEXT_LIMIT, WebSocketChannels
-from cri.streaming.transport.quota import LIMIT, BufferQuota
+from cri.streaming.transport.channels import PROTOCOLS, TEXT_LIMIT_BYTES, WebSocketChannels
+from cri.streaming.transport.quota import LIMIT_BYTES, BufferQuota
 from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, websocket
@@ -161,7 +161,7 @@ class Flood:
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
         while True:
             self.read += 1
-            yield [MessagePart(b"\0" + b"x" * LIMIT, last=True)]
+            yield [MessagePart(b"\0" + b"x" * LIMIT_BYTES, last=True)]
 
     async def hung_up(self) -> None:
         """Return at once."""
@@ -189,7 +189,11 @@ class Messages:
 
 
 BAD_MESSAGES = [
-    ("base64.channel.k8s.io", [MessagePart(b"0" + b"A" * TEXT_LIMIT, last=False)], "a message of more than"),
+    (
+        "base64.channel.k8s.io",
+        [MessagePart(b"0" + b"A" * TEXT_LIMIT_BYTES, last=False)],
+        "a message of more than",
+    ),
     ("base64.channel.k8s.io", [MessagePart(b"0?", last=True)], "not base64"),
     ("v5.channel.k8s.io", [MessagePart(b"\xff", last=False)] + [MessagePart(b"x" * 65536, False)] * 4,
      "a message of more than"),

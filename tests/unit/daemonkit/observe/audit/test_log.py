@@ -23,14 +23,14 @@ from daemonkit import faults
 from daemonkit.config import Bytes
 from daemonkit.observe.audit import command, log
 from daemonkit.observe.audit.chain import ChainLink
-from daemonkit.observe.audit.files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.journal import AuditJournal
 from daemonkit.observe.audit.log import AuditLog, auditing
+from daemonkit.observe.audit.log_files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.redaction import COMMANDS, NAMES, redacted
 from daemonkit.observe.callers import NOBODY, Caller, Callers, unit
 from daemonkit.observe.calls import CallObserver
-from daemonkit.observe.settings import AuditConfig, AuditDestination
-from daemonkit.rpc.client import channel
+from daemonkit.observe.observe_settings import AuditConfig, AuditDestination
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.interceptors import read_only
 from daemonkit.rpc.server import serve_unix
 from protectctl.__main__ import main
@@ -383,14 +383,14 @@ def add_entries(audit: AuditLog, count: int) -> None:
 def test_a_slow_disk_bounds_waiting_entries_and_the_gap_is_recorded() -> None:
     sink = SlowSink()
     audit = AuditLog("p", sink)
-    add_entries(audit, log.WAITING + 1000)
+    add_entries(audit, log.WAITING_EVENTS + 1000)
     sink.may.set()
-    while len(sink.written) < log.WAITING:
+    while len(sink.written) < log.WAITING_EVENTS:
         threading.Event().wait(0.01)
     add_entries(audit, 1)
     audit.close()
     lost = sum(int(str(one.get("lost", 0))) for one in sink.written)
-    assert len(sink.written) + lost == log.WAITING + 1001 and lost > 0
+    assert len(sink.written) + lost == log.WAITING_EVENTS + 1001 and lost > 0
 
 
 def test_a_full_disk_is_counted_and_written_down_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from daemonkit.faults import Denied, Unreachable
-from images.registry.conversation.auth import MAX_TOKEN_ANSWER, Authority
+from images.registry.conversation.auth import MAX_TOKEN_ANSWER_BYTES, Authority
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.registry.hosts import RegistryHost
 
@@ -99,7 +99,7 @@ def test_malformed_realms_get_no_request(realm: str) -> None:
 def test_a_token_answer_is_read_up_to_its_cap() -> None:
     """JSON may end in spaces: a cut answer would still be valid."""
     answer = json.dumps({"token": "the-token"}).encode()
-    full = answer.ljust(MAX_TOKEN_ANSWER)
+    full = answer.ljust(MAX_TOKEN_ANSWER_BYTES)
     assert _answered(_TokenService(full), PASSWORD, "https://a/t")[1]
     with pytest.raises(Unreachable, match="not JSON"):
         _answered(_TokenService(full + b" "), PASSWORD, "https://a/t")

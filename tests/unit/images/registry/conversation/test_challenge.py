@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.registry.conversation import challenge
-from images.registry.conversation.challenge import MAX_CHALLENGE, challenges
+from images.registry.conversation.challenge import MAX_CHALLENGE_BYTES, challenges
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from images.registry.conversation.challenge import MAX_CHALLENGE, challenges
         ('realm="a"', []),
         ('Bearer realm="a", scope="unfinished', [("bearer", {"realm": "a"})]),
         ('Bearer realm="a" ; scope=b', [("bearer", {"realm": "a"})]),
-        ("Bearer " + "a" * MAX_CHALLENGE, []),
+        ("Bearer " + "a" * MAX_CHALLENGE_BYTES, []),
     ],
 )
 def test_a_header_is_read(header: str, found: list[tuple[str, dict[str, str]]]) -> None:
@@ -52,7 +52,7 @@ def test_any_header_gives_tokens_as_names(header: str) -> None:
 )
 def test_challenges_take_time_linear_in_their_length(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 times the length takes less than 64 * 8 times as long; squared, it would be 64 * 64."""
-    monkeypatch.setattr(challenge, "MAX_CHALLENGE", 1 << 30)
+    monkeypatch.setattr(challenge, "MAX_CHALLENGE_BYTES", 1 << 30)
 
     def taken(length: int) -> float:
         text = "Bearer " + piece * (length // len(piece))

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from daemonkit.faults import Fault
 from images.bounds.cancel import CancelToken
 from images.concurrency import WorkerThreads
-from images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
+from images.image_errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
+from images.image_settings import ImageSettings
 from images.pull.candidates import Candidates
 from images.pull.fetch import read_first
 from images.pull.progress import Progress
-from images.registry.conversation.retry import PROGRESS, RetryPolicy, retry_after, with_retries
+from images.registry.conversation.retry import PROGRESS_BYTES, RetryPolicy, retry_after, with_retries
 from images.registry.health import HostHealth
-from images.settings import ImageSettings
 
 BROKEN = Interrupted("pull", "x", "the connection broke off")
 SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)
@@ -78,9 +78,9 @@ async def test_sources_in_turn(causes: list[str], told: str, asked: str) -> None
 def test_progress_gives_new_tries() -> None:
     policy = RetryPolicy(SETTINGS)
     for _ in range(10):
-        policy.received(PROGRESS)
+        policy.received(PROGRESS_BYTES)
         policy.backoff(BROKEN)
-    policy.received(PROGRESS - 1)
+    policy.received(PROGRESS_BYTES - 1)
     policy.backoff(BROKEN)
     with pytest.raises(Interrupted):
         policy.backoff(BROKEN)
@@ -91,7 +91,7 @@ def test_a_stall_costs_its_time_once_only() -> None:
     with pytest.raises(Stalled):
         RetryPolicy(SETTINGS).backoff(stalled)
     policy = RetryPolicy(SETTINGS)
-    policy.received(PROGRESS)
+    policy.received(PROGRESS_BYTES)
     policy.backoff(stalled)
     with pytest.raises(Stalled):
         policy.backoff(stalled)

@@ -11,18 +11,18 @@ from typing import BinaryIO, NamedTuple
 
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
+from images.image_settings import ImageSettings
 from images.layer.layers import Cost, file_chunks
 from images.rootfs.eager import EagerFilesystem
 from images.rootfs.filewriter import Written
 from images.rootfs.squash import Squashfs
 from images.rootfs.stream import ACCOUNT_FILES
-from images.settings import ImageSettings
 from images.worker import jobs
-from images.worker.frames import JobOutcome
-from images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
+from images.worker.answer_frames import JobOutcome
+from images.worker.planning import EMPTY, LARGEST_INT64, StoredPlan, read_cost
 from images.worker.workers import LayerWorkers
 
-_HASH = 32
+_HASH_BYTES = 32
 # Limit of files open at once in a planning worker.
 _MOST_FILES = 16
 
@@ -152,9 +152,11 @@ def _opened(plan: StoredPlan, blobs: Mapping[int, Path]) -> Iterator[tuple[tuple
 
 
 def _written(answer: FieldReader, most: int) -> Written:
-    useful, digest, size = answer.flag(), answer.data(_HASH, _HASH), answer.number(MOST)
+    useful, digest, size = answer.flag(), answer.data(_HASH_BYTES, _HASH_BYTES), answer.number(LARGEST_INT64)
     count = answer.number(len(ACCOUNT_FILES))
-    return Written(useful, digest, {answer.number(MOST): answer.data(most) for _ in range(count)}, size)
+    return Written(
+        useful, digest, {answer.number(LARGEST_INT64): answer.data(most) for _ in range(count)}, size
+    )
 
 
 def _contents(most: int, answer: FieldReader) -> dict[str, bytes | None]:

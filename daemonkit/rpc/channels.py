@@ -11,12 +11,12 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-MESSAGE_LIMIT = 16 * 1024 * 1024
+MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
 """Most bytes of a gRPC message in either direction; the kubelet has the same limit."""
 
 _CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.http2.bdp_probe", 0),
     # A restarting daemon is back within a second: do not wait for an exponential back-off.
     ("grpc.initial_reconnect_backoff_ms", 100),

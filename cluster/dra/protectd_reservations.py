@@ -15,8 +15,8 @@ from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc as rpc
 
-_CHANGE = 20.0
-_READ = 10.0
+_CHANGE_SECONDS = 20.0
+_READ_SECONDS = 10.0
 
 
 class ProtectdReservations:
@@ -38,18 +38,20 @@ class ProtectdReservations:
             claim=wanted.claim,
         )
         with _faults("reserve memory for claim", wanted.claim_uid):
-            await self._reservations.MakeReservation(request, timeout=_CHANGE)
+            await self._reservations.MakeReservation(request, timeout=_CHANGE_SECONDS)
 
     async def release(self, claim_uid: str) -> None:
         """Release a reservation; an unknown claim succeeds."""
         request = pb.ReleaseReservationRequest(id=claim_uid)
         with _faults("release claim", claim_uid):
-            await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
+            await self._reservations.ReleaseReservation(request, timeout=_CHANGE_SECONDS)
 
     async def all(self) -> tuple[Promise, ...]:
         """All reservations, with and without claims, the oldest first."""
         with _faults("list reservations of", "protectd"):
-            answer = await self._reservations.ListReservations(pb.ListReservationsRequest(), timeout=_READ)
+            answer = await self._reservations.ListReservations(
+                pb.ListReservationsRequest(), timeout=_READ_SECONDS
+            )
         return tuple(
             Promise(
                 one.id,
@@ -64,7 +66,7 @@ class ProtectdReservations:
     async def devices(self) -> tuple[HostDevice, ...]:
         """The present named devices of the host, sorted by name."""
         with _faults("list devices of", "protectd"):
-            answer = await self._devices.ListDevices(protect_pb2.ListDevicesRequest(), timeout=_READ)
+            answer = await self._devices.ListDevices(protect_pb2.ListDevicesRequest(), timeout=_READ_SECONDS)
         found = {
             one.name: HostDevice(
                 one.name,
@@ -80,7 +82,7 @@ class ProtectdReservations:
     async def attributes(self) -> Attributes:
         """Facts about the host, for selectors of claims."""
         with _faults("ask for the host of", "protectd"):
-            host = await self._host.Info(protect_pb2.InfoRequest(), timeout=_READ)
+            host = await self._host.Info(protect_pb2.InfoRequest(), timeout=_READ_SECONDS)
         can = host.capabilities
         found: dict[str, str | int | bool] = {
             "toolstack": host.toolstack,

@@ -16,7 +16,7 @@ from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_WORDS = 512 * 1024
+_WORDS_BYTES = 512 * 1024
 _OOM_MAX = 1000
 _PASSWD_MOUNTS = ("/etc", "/etc/passwd")
 
@@ -67,8 +67,8 @@ def check_words(field: str, words: Sequence[str]) -> None:
     """Invalid unless execve(2) can take these words: no NUL, and a limited total size."""
     if any("\0" in word for word in words):
         raise Invalid(CREATE, field, "it contains a NUL character")
-    if sum(len(word.encode()) + 1 for word in words) > _WORDS:
-        raise Invalid(CREATE, field, f"larger than {_WORDS} bytes together")
+    if sum(len(word.encode()) + 1 for word in words) > _WORDS_BYTES:
+        raise Invalid(CREATE, field, f"larger than {_WORDS_BYTES} bytes together")
 
 
 def environment(config: cri.ContainerConfig, image: RootImage, hostname: str) -> list[str]:

@@ -23,7 +23,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
-QUEUE_LIMIT = 1024
+QUEUE_EVENTS = 1024
 """Maximum of a subscriber's unread events, and of events kept without a subscriber."""
 SUBSCRIBER_LIMIT = 64
 
@@ -90,7 +90,7 @@ class Events:
         sandboxes: Records[Sandbox],
         containers: Records[Container],
         now: Callable[[], int],
-        limit: int = QUEUE_LIMIT,
+        limit: int = QUEUE_EVENTS,
     ) -> None:
         self._sandboxes = sandboxes
         self._containers = containers

@@ -28,7 +28,7 @@ Order: TypeAlias = tuple[int, ...] | None
 """For each of our labels the index of the delegate's value (-1: none); None: the metric is left out."""
 
 _METHOD = "ListMetricDescriptors"
-_DESCRIPTORS = 4096
+_MOST_DESCRIPTORS = 4096
 
 
 class MetricLabels:
@@ -78,7 +78,7 @@ class MetricLabels:
             if not lacks(error):
                 log.warning("the delegate has no descriptors of metrics: %s", error_text(error))
             return ()
-        theirs: Sequence[Any] = reply.descriptors[:_DESCRIPTORS]
+        theirs: Sequence[Any] = reply.descriptors[:_MOST_DESCRIPTORS]
         own = await self._servicer.ListMetricDescriptors(cri.ListMetricDescriptorsRequest(), None)
         self._orders = _orders({one.name: one.label_keys for one in own.descriptors}, theirs)
         self._known = introduction

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken
-from daemonkit.observe.audit.chain import LINE, ChainLink, Verified, read_line, verify
+from daemonkit.observe.audit.chain import LINE_BYTES, ChainLink, Verified, read_line, verify
 
 NAME = "audit.log"
 HEAD = "audit.head"
@@ -131,7 +131,7 @@ def verify_folder(folder: Path, anchor: ChainLink | None = None) -> Verified:
 def _lines(files: list[Path]) -> Iterator[bytes]:
     for path in files:
         with path.open("rb") as file:
-            while line := file.readline(4 * LINE):
+            while line := file.readline(4 * LINE_BYTES):
                 yield line
 
 
@@ -139,7 +139,7 @@ def _open(path: Path) -> int:
     """Open a file to append to; cuts off a final half line from a killed daemon."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     size = os.fstat(file).st_size
-    tail = os.pread(file, 4 * LINE, max(0, size - 4 * LINE))
+    tail = os.pread(file, 4 * LINE_BYTES, max(0, size - 4 * LINE_BYTES))
     if tail and not tail.endswith(b"\n"):
         os.ftruncate(file, size - len(tail) + tail.rfind(b"\n") + 1)
     return file
@@ -155,7 +155,7 @@ def _last_link(path: Path) -> ChainLink | None:
     """The last whole line's link; None: no such line."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * LINE))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * LINE_BYTES))
             lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return None

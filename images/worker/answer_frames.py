@@ -15,7 +15,7 @@ ANSWER, FAULT, MOVED = b"A", b"F", b"M"
 FILES = (b"0", b"1", b"2", b"3", b"4")
 """The kinds of pieces of files, by the numbers of the files."""
 # The size of a pipe: a larger buffer would be shrunk each time, and fragment memory.
-_PIECE = 64 << 10
+_PIECE_BYTES = 64 << 10
 # Bytes of an answer beyond the data that the caller expects.
 _FIELDS_BYTES = 64 << 10
 # A thread that takes frames holds the interpreter lock of the daemon. Frames therefore have a budget: _FREE
@@ -94,7 +94,7 @@ def exactly(handle: int, size: int) -> bytes:
     """Read exactly ``size`` bytes; raises Ended."""
     pieces: list[bytes] = []
     while size:
-        piece = os.read(handle, min(size, _PIECE))
+        piece = os.read(handle, min(size, _PIECE_BYTES))
         if not piece:
             raise Ended
         pieces.append(piece)
@@ -104,7 +104,7 @@ def exactly(handle: int, size: int) -> bytes:
 
 def _copy(handle: int, size: int, file: FilledFile) -> None:
     while size:
-        piece = os.read(handle, min(size, _PIECE))
+        piece = os.read(handle, min(size, _PIECE_BYTES))
         if not piece:
             raise Ended
         file.write(piece)

@@ -18,7 +18,7 @@ NODES = "/dev/xenpod/"
 _KIND = "xenpod.dev/device"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _PERMISSIONS = re.compile(r"[rwm]{0,3}")
-_MOST = 32
+_MOST_DEVICES = 32
 
 # The CDI specification's qualified names.
 _CDI_NAME = re.compile(
@@ -37,8 +37,8 @@ def of_pod(notes: Mapping[str, str], handler: HandlerConfig) -> tuple[str, ...]:
     noted = [name.strip() for name in notes.get(DEVICES, "").split(",") if name.strip()]
     for name in noted:
         _check_name(f"annotation {DEVICES}", name)
-    if len(noted) > _MOST:
-        raise Invalid(RUN, f"annotation {DEVICES}", f"{len(noted)} names are more than {_MOST}")
+    if len(noted) > _MOST_DEVICES:
+        raise Invalid(RUN, f"annotation {DEVICES}", f"{len(noted)} names are more than {_MOST_DEVICES}")
     return tuple(dict.fromkeys((*handler.devices, *noted)))
 
 

@@ -12,7 +12,7 @@ from images.manager import ImageManager
 from images.store.catalogue import StoredImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_ACCOUNTS = 1024 * 1024
+_ACCOUNTS_BYTES = 1024 * 1024
 
 
 class StoredImages:
@@ -76,7 +76,7 @@ class StoredImages:
         )
 
     def _text(self, image: StoredImage, path: str) -> str:
-        untrusted = self._store.read_file(image, path, _ACCOUNTS)
+        untrusted = self._store.read_file(image, path, _ACCOUNTS_BYTES)
         return (untrusted or b"").decode(errors="replace")
 
 

@@ -14,12 +14,12 @@ from images.registry import names
 from images.registry.names import Reference
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-SECRETS = 256
+MOST_SECRETS = 256
 """How many repositories' credentials are remembered."""
 SECRET_BYTES = 64 << 10
-LIFETIME = 12 * 3600.0
+LIFETIME_SECONDS = 12 * 3600.0
 """Seconds for which credentials are remembered: as long as the large clouds' tokens are valid."""
-SIDES = 4096
+MOST_SIDES = 4096
 """How many names are remembered with the side of their last pull."""
 
 K = TypeVar("K", bound=Hashable)
@@ -30,8 +30,8 @@ class PullMemory:
     """Remembers credentials and sides of the pulls that succeeded."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._secrets: _Bounded[str, _Secret] = _Bounded(SECRETS)
-        self._sides: _Bounded[str, Owner] = _Bounded(SIDES)
+        self._secrets: _Bounded[str, _Secret] = _Bounded(MOST_SECRETS)
+        self._sides: _Bounded[str, Owner] = _Bounded(MOST_SIDES)
         self._clock = clock
 
     def pulled(self, name: str, side: Owner, auth: cri.AuthConfig) -> None:
@@ -45,7 +45,7 @@ class PullMemory:
         if 0 < auth.ByteSize() <= SECRET_BYTES:
             kept = cri.AuthConfig()
             kept.CopyFrom(auth)
-            self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME))
+            self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME_SECONDS))
 
     def moved(self, reference: Reference, side: Owner) -> None:
         """Note that a name now means the image that this side has just got for it."""

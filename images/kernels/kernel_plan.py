@@ -11,21 +11,21 @@ from daemonkit.faults import Broken, Refused
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized
+from images.image_errors import Oversized
+from images.image_settings import KernelSettings
 from images.kernels import metadata
-from images.settings import KernelSettings
 from images.store.catalogue import StoredImage
 from images.store.store import ImageStore
 from images.worker import jobs
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.kernel import kconfig
-from images.worker.kernel.files import READ, WantedFile
-from images.worker.planning import MOST
+from images.worker.kernel.kernel_files import READ, WantedFile
+from images.worker.planning import LARGEST_INT64
 from images.worker.workers import LayerWorkers
 
 KERNEL, ADDONS, INITRAMFS = "image", "addons.squashfs", "initramfs"
 METADATA, CONFIG = "metadata", "config.gz"
-_ENTRIES = 50_000
+_MOST_ENTRIES = 50_000
 """Limit on an image's entries: few are needed, and a pod waits while they are read."""
 
 
@@ -67,21 +67,23 @@ def find_kernel(
     whole = 2 * (settings.image_bytes + settings.addons_bytes + settings.initramfs_bytes)
     bounds = {
         "unpacked_bytes": min(limits.unpacked_bytes, whole),
-        "entries": min(limits.entries or _ENTRIES, _ENTRIES),
+        "entries": min(limits.entries or _MOST_ENTRIES, _MOST_ENTRIES),
     }
     wanted = (
         WantedFile(KERNEL, settings.image_bytes, "image_bytes", True),
         WantedFile(ADDONS, settings.addons_bytes, "addons_bytes", False),
         WantedFile(INITRAMFS, settings.initramfs_bytes, "initramfs_bytes", False),
-        WantedFile(METADATA, metadata.LIMIT, "", True),
-        WantedFile(CONFIG, kconfig.LIMIT, "", False),
+        WantedFile(METADATA, metadata.LIMIT_BYTES, "", True),
+        WantedFile(CONFIG, kconfig.LIMIT_BYTES, "", False),
     )
 
     def decode(answer: FieldReader) -> dict[str, FilePlace]:
         found: dict[str, FilePlace] = {}
         for one in wanted:
             there = answer.flag()
-            place = FilePlace(answer.number(len(layers) - 1), answer.number(MOST), answer.number(one.most))
+            place = FilePlace(
+                answer.number(len(layers) - 1), answer.number(LARGEST_INT64), answer.number(one.most)
+            )
             if there:
                 found[one.name] = place
         return found
@@ -95,8 +97,9 @@ def find_kernel(
     except Oversized as fault:
         if fault.operation == READ:
             raise
-        hint = f"a kernel image has at most {_ENTRIES} entries, and twice the bytes of all sizes in [kernels]"
-        raise Oversized(READ, subject, fault.cause, f"{hint} in cri.toml") from fault
+        entries = f"a kernel image has at most {_MOST_ENTRIES} entries"
+        hint = f"{entries}, and twice the bytes of all sizes in [kernels] in cri.toml"
+        raise Oversized(READ, subject, fault.cause, hint) from fault
     return KernelPlan(subject, layers, found)
 
 

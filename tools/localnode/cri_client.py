@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import grpc.aio
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 from xenpod_proto.cri.v1.runtime_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 
-_TIMEOUT = 120.0
+_TIMEOUT_SECONDS = 120.0
 # The kubelet's default: each container has its own process ids.
 _NAMESPACES = pb.NamespaceOption(pid=pb.CONTAINER)
 
@@ -30,7 +30,7 @@ class Pod:
 class Client:
     """A client of one CRI endpoint."""
 
-    def __init__(self, link: grpc.aio.Channel, logs: Path, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, link: grpc.aio.Channel, logs: Path, timeout: float = _TIMEOUT_SECONDS) -> None:
         self.runtime = RuntimeServiceStub(link)
         self.image = ImageServiceStub(link)
         self._logs = logs

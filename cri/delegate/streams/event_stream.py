@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _METHOD = "GetContainerEvents"
-_WAITING = 64
+_WAITING_EVENTS = 64
 """Number of the delegate's events waiting for a subscriber before its stream is no longer read."""
-_LONGEST = 2.0
-_VERDICT = 1.0
+_LONGEST_SECONDS = 2.0
+_VERDICT_SECONDS = 1.0
 """Seconds within which a delegate without events returns its error.  Our events wait for this time."""
 
 
@@ -60,12 +60,14 @@ class MergedEvents:
         """The events of both runtimes, each on its arrival."""
         request = parsed(_METHOD, cri.GetEventsRequest, raw)
         metadata = passed_on(context)
-        inbox: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
+        inbox: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_EVENTS)
         follower = asyncio.ensure_future(self._follow(raw, metadata, inbox))
         theirs: asyncio.Future[Any] = asyncio.ensure_future(inbox.get())
         ours: asyncio.Future[Any] | None = None
         try:
-            await asyncio.wait((theirs, follower), timeout=_VERDICT, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (theirs, follower), timeout=_VERDICT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if follower.done():
                 follower.result()
             our_events = aiter(self._ours(request, context))
@@ -88,7 +90,7 @@ class MergedEvents:
 
     async def _follow(self, raw: bytes, metadata: Any, inbox: asyncio.Queue[bytes]) -> None:
         """Put the delegate's events into ``inbox`` until cancelled; Unsupported: no events."""
-        backoff, before = Backoff(longest=_LONGEST), None
+        backoff, before = Backoff(longest=_LONGEST_SECONDS), None
         while True:
             try:
                 call = await self._delegate.stream(RUNTIME + _METHOD, raw, None, metadata)

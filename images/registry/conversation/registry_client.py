@@ -20,7 +20,8 @@ import requests
 import urllib3
 
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
-from images.errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
+from images.image_errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
+from images.image_settings import ImageSettings
 from images.registry.conversation.auth import Authority
 from images.registry.conversation.retry import retry_after
 from images.registry.conversation.scheme import met_plain_http, speaks_tls
@@ -30,7 +31,6 @@ from images.registry.credentials import ANONYMOUS, Credentials
 from images.registry.hosts import RegistryHost
 from images.registry.manifests import ACCEPTED
 from images.registry.names import Reference
-from images.settings import ImageSettings
 
 _FOUND = frozenset({200, 206})
 # Timeout, too many requests, and errors of gateways and overloaded servers: a retry may succeed.

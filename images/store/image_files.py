@@ -23,7 +23,7 @@ from pathlib import Path
 from daemonkit.faults import Refused
 
 FS_TYPE = "squashfs"
-LEAST_PARTIAL = 4 << 20
+LEAST_PARTIAL_BYTES = 4 << 20
 """Minimum size in bytes of a partial layer to keep for the next attempt."""
 _LAYER = "layer-"
 
@@ -60,7 +60,7 @@ class StoreFiles:
     def clear_ingest(self) -> None:
         """Remove the unfinished work of a killed daemon, except for parts of layers."""
         for path in self.ingest.glob(f"{_LAYER}*"):
-            if path.is_file() and path.stat().st_size >= LEAST_PARTIAL:
+            if path.is_file() and path.stat().st_size >= LEAST_PARTIAL_BYTES:
                 path.rename(self._partial / path.stem.removeprefix(_LAYER))
         shutil.rmtree(self.ingest, ignore_errors=True)
         self.ingest.mkdir(mode=0o700)
@@ -176,7 +176,7 @@ class StoreFiles:
 
     def keep_partial(self, work: Path, digest: str, origin: str) -> None:
         """Keep a partial layer for the next download_file(), if large enough."""
-        if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
+        if work.is_file() and work.stat().st_size >= LEAST_PARTIAL_BYTES:
             os.utime(work)
             work.rename(self.partial_path(digest, origin))
 

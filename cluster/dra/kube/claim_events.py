@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.client.connection import TIMEOUT, Purpose, api_client
-from cluster.dra import metrics
+from cluster.client.connection import TIMEOUT_SECONDS, Purpose, api_client
+from cluster.dra import dra_metrics
 from cluster.dra.claims.claim import Consumer, WantedClaim
 from daemonkit.faults import Fault
 
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 _REASON, _ACTION = "PrepareClaimFailed", "Prepare"
 _LONGEST_NOTE = 1024  # validation of Event.note
 _LONGEST_NAME = 253
-_QUEUE = 256
-_SAME = 300.0
+_QUEUE_EVENTS = 256
+_SAME_SECONDS = 300.0
 """Seconds before the same refusal is reported again: the kubelet retries every few seconds."""
-_REMEMBERED = 1024
+_REMEMBERED_EVENTS = 1024
 _BURST, _PER_SECOND = 25.0, 0.2
 _PODS = 4
 """Number of pods of a claim that get an event, at most."""
@@ -54,7 +54,7 @@ class RefusalEvents:
         self._kubeconfig = kubeconfig
         self._driver = driver
         self._node = node
-        self._queue: asyncio.Queue[tuple[Regarding, str]] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[tuple[Regarding, str]] = asyncio.Queue(_QUEUE_EVENTS)
         self._said: OrderedDict[bytes, float] = OrderedDict()
         self._tokens, self._counted = _BURST, time.monotonic()
 
@@ -76,7 +76,7 @@ class RefusalEvents:
     def _is_news(self, about: Regarding, cause: str) -> bool:
         now = time.monotonic()
         key = hashlib.sha256(f"{about.uid}/{cause}".encode()).digest()
-        if now - self._said.get(key, -_SAME) < _SAME:
+        if now - self._said.get(key, -_SAME_SECONDS) < _SAME_SECONDS:
             return False
         self._tokens = min(_BURST, self._tokens + (now - self._counted) * _PER_SECOND)
         self._counted = now
@@ -85,7 +85,7 @@ class RefusalEvents:
         self._tokens -= 1
         self._said[key] = now
         self._said.move_to_end(key)
-        if len(self._said) > _REMEMBERED:
+        if len(self._said) > _REMEMBERED_EVENTS:
             self._said.popitem(last=False)
         return True
 
@@ -93,11 +93,11 @@ class RefusalEvents:
         from kubernetes_asyncio import client
 
         purpose = Purpose("write event of", f"{about.namespace}/{about.name}", _hint)
-        with metrics.request("write event"):
+        with dra_metrics.request("write event"):
             async with api_client(self._kubeconfig, purpose) as link:
                 await client.CustomObjectsApi(link).create_namespaced_custom_object(
                     *("events.k8s.io", "v1", about.namespace, "events", self._event(about, cause)),
-                    _request_timeout=TIMEOUT,
+                    _request_timeout=TIMEOUT_SECONDS,
                 )
 
     def _event(self, about: Regarding, cause: str) -> dict[str, Any]:

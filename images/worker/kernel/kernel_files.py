@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 from daemonkit.faults import Refused
 from images.bounds.fields import FieldWriter
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, Oversized
+from images.image_errors import Corrupt, Oversized
 from images.layer import compression, tarstream
 from images.layer.inode import Inode
 from images.layer.layers import LayerBudget, read_chunks, read_layer
@@ -117,10 +117,10 @@ def copy(
     places: Sequence[tuple[int, int, int, bool]],
     extras: Sequence[str],
 ) -> FieldWriter:
-    """Copy files out of one layer. Verifies the layer again, because it may have changed after find().
+    """Copy files out of one layer. Verifies the layer again: the layer may have changed since the search.
 
-    places: see KernelPlace, by offset; extras: see kconfig.check(). Corrupt: the layer is damaged; Refused:
-    the kernel was not built for zones.
+    places: see KernelPlace, by offset; extras: see kconfig.check_kconfig(). Corrupt: the layer is damaged;
+    Refused: the kernel was not built for zones.
     """
     algorithm, _, digest = diff_id.partition(":")
     whole = hashlib.new(algorithm)

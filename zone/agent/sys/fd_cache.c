@@ -1,4 +1,4 @@
-#include "sys/kept.h"
+#include "sys/fd_cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,14 +8,14 @@
 #include <unistd.h>
 
 /* Enough for the files of the zone and some five containers; a path's place is one of TRIES from its hash on. */
-enum { KEPT_MAX = 64, TRIES = 8 };
+enum { CACHE_MAX = 64, TRIES = 8 };
 
-struct kept {
+struct cached {
 	char *path; /* NULL: free */
 	int fd;
 };
 
-static struct kept table[KEPT_MAX + TRIES - 1];
+static struct cached table[CACHE_MAX + TRIES - 1];
 
 static size_t hash(const char *path)
 {
@@ -23,21 +23,21 @@ static size_t hash(const char *path)
 
 	for (; *path; path++)
 		sum = (sum ^ (unsigned char)*path) * 16777619U;
-	return sum % KEPT_MAX;
+	return sum % CACHE_MAX;
 }
 
-static void drop(struct kept *kept)
+static void drop(struct cached *cached)
 {
-	close(kept->fd);
-	free(kept->path);
-	kept->path = NULL;
+	close(cached->fd);
+	free(cached->path);
+	cached->path = NULL;
 }
 
 /* The path's place, or else a free place, or else the first. */
-static struct kept *place_of(const char *path)
+static struct cached *place_of(const char *path)
 {
-	struct kept *places = &table[hash(path)];
-	struct kept *empty = NULL;
+	struct cached *places = &table[hash(path)];
+	struct cached *empty = NULL;
 
 	for (int i = 0; i < TRIES; i++) {
 		if (places[i].path && strcmp(places[i].path, path) == 0)
@@ -59,9 +59,9 @@ static ssize_t read_again(int fd, char *text, size_t size)
 	return n < 0 ? -1 : (ssize_t)length;
 }
 
-ssize_t kept_read(const char *path, char *text, size_t size)
+ssize_t fd_cache_read(const char *path, char *text, size_t size)
 {
-	struct kept *place = place_of(path);
+	struct cached *place = place_of(path);
 	ssize_t n;
 	int fd;
 
@@ -84,7 +84,7 @@ ssize_t kept_read(const char *path, char *text, size_t size)
 	return n;
 }
 
-void kept_forget(const char *part)
+void fd_cache_drop(const char *part)
 {
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
 		if (table[i].path && strstr(table[i].path, part))

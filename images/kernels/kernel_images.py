@@ -12,12 +12,12 @@ from daemonkit.host.disk_space import is_full
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
 from images.concurrency import SingleFlight, WorkerThreads
-from images.errors import Corrupt, disk_full
+from images.image_errors import Corrupt, disk_full
+from images.image_settings import KernelSettings
 from images.kernels import metadata
+from images.kernels.kernel_plan import ADDONS, INITRAMFS, KERNEL, METADATA, KernelPlan, find_kernel, name_of
 from images.kernels.metadata import Metadata
-from images.kernels.plan import ADDONS, INITRAMFS, KERNEL, METADATA, KernelPlan, find_kernel, name_of
 from images.kernels.take import take_kernel
-from images.settings import KernelSettings
 from images.store.catalogue import StoredImage
 from images.store.store import ImageStore
 from images.worker.workers import LayerWorkers
