@@ -18,7 +18,7 @@ from daemonkit.rpc.channels import channel
 from tests.support.agent.zone_listener import listen
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage
-from tools.localnode.client import Pod
+from tools.localnode.cri_client import Pod
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DEADLINE = 60.0

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from tests.support.cri.cri_daemons import CriNode, container_status, pulled
 from tests.support.waiting import until
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DEADLINE = 60.0
