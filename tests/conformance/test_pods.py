@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -12,6 +11,7 @@ import pytest
 from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import PATIENCE
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
@@ -163,6 +163,8 @@ async def test_zone_crash_ends_the_pod(stage: SuiteStage) -> None:
         assert (end.reason, end.exit_code) == (wanted, 137)
         assert end.message.startswith("the zone ended: its ")
         assert re.search(r"^(\[[ \d.]+\] )?Kernel panic - not syncing: ", end.message, re.MULTILINE)
-        async with asyncio.timeout(PATIENCE):  # containers are told first
-            while (await status(stage, pod.id)).status.state != cri.SANDBOX_NOTREADY:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def ended() -> bool:
+            return (await status(stage, pod.id)).status.state == cri.SANDBOX_NOTREADY
+
+        await until(ended, PATIENCE)  # containers are told first

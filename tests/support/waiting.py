@@ -10,7 +10,9 @@ from asyncio import sleep, timeout
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import isawaitable
 from itertools import repeat
+from typing import TypeVar
 
+T = TypeVar("T")
 Condition = Callable[[], object] | Callable[[], Awaitable[object]]
 """True or not by its result; may be asynchronous."""
 PATIENCE = 60.0
@@ -32,6 +34,20 @@ async def until(condition: Condition, seconds: float = PATIENCE, what: object = 
         if not deadline.expired():  # the condition raised it
             raise
         raise _too_late(seconds, what) from None
+
+
+async def found(look: Callable[[], Awaitable[T | None]], seconds: float = PATIENCE, what: object = "") -> T:
+    """The first true result of ``look``.  TimeoutError: as ``until``."""
+    result: T | None = None
+
+    async def seen() -> object:
+        nonlocal result
+        result = await look()
+        return result
+
+    await until(seen, seconds, what)
+    assert result is not None
+    return result
 
 
 def block_until(condition: Callable[[], object], seconds: float = PATIENCE, what: object = "") -> None:

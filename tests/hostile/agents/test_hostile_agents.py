@@ -17,6 +17,7 @@ import pytest
 from tests.support.agent.hostile_zone import GREETINGS, LONG, HostileZone, directory_of
 from tests.support.images import busybox
 from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, serving
+from tests.support.waiting import found
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
@@ -79,10 +80,10 @@ async def _zone(zones: Zones) -> pb.Zone:
 
 
 async def _cut_off(zones: Zones) -> str:
-    async with asyncio.timeout(TIMEOUT):
-        while not (zone := await _zone(zones)).death_reason:  # noqa: ASYNC110 - GetZone has no event
-            await asyncio.sleep(0.05)
-    return zone.death_reason
+    async def reason() -> str:
+        return (await _zone(zones)).death_reason
+
+    return await found(reason)
 
 
 @pytest.mark.parametrize("attack", FORBIDDEN)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.agent.hostile_zone import LEGAL, HostileZone, directory_of
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
-from tests.support.waiting import until
+from tests.support.waiting import found, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
@@ -44,17 +44,19 @@ async def zone_of(zones: Zones, name: str) -> pb.Zone:
 
 
 async def connected(zones: Zones, name: str) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not (await zone_of(zones, name)).channel_connected:  # noqa: ASYNC110 - as below
-            await asyncio.sleep(0.05)
+    async def adopted() -> bool:
+        return (await zone_of(zones, name)).channel_connected
+
+    await until(adopted)
 
 
 async def cut_off(zones: Zones, name: str) -> str:
     """Wait for the end of a zone: the reason."""
-    async with asyncio.timeout(TIMEOUT):
-        while not (zone := await zone_of(zones, name)).death_reason:  # noqa: ASYNC110 - GetZone has no event
-            await asyncio.sleep(0.05)
-    return zone.death_reason
+
+    async def reason() -> str:
+        return (await zone_of(zones, name)).death_reason
+
+    return await found(reason)
 
 
 async def stats_of(zones: Zones, *names: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
 from tests.support.cri.kubelet_files import PodFiles
+from tests.support.waiting import until
 from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -39,8 +39,11 @@ async def _end(client: Client, image: str, pod: Pod, name: str, mount: cri.Mount
     request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
     container = (await client.runtime.CreateContainer(request, timeout=60)).container_id
     await client.start(container)
-    while (await container_status(client, container)).state != cri.CONTAINER_EXITED:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+
+    async def exited() -> bool:
+        return (await container_status(client, container)).state == cri.CONTAINER_EXITED
+
+    await until(exited)
 
 
 async def _run(client: Client) -> Pod:

@@ -17,6 +17,7 @@ import pytest
 from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect.daemons import DaemonFailed
+from tests.support.waiting import found
 from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -151,13 +152,15 @@ async def test_label_without_flask_is_logged_and_its_pods_do_not_run(node: CriNo
 
 async def _once_protectd_is_back(client: Client, request: cri.RunPodSandboxRequest) -> str:
     """xenpod-cri has to hear from the new protectd first; no event shows this from outside."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return str((await client.runtime.RunPodSandbox(request, timeout=60)).pod_sandbox_id)
-            except grpc.aio.AioRpcError as error:
-                assert error.code() is grpc.StatusCode.UNAVAILABLE, error.details()
-                await asyncio.sleep(0.05)
+
+    async def tried() -> str:
+        try:
+            return str((await client.runtime.RunPodSandbox(request, timeout=60)).pod_sandbox_id)
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE, error.details()
+            return ""
+
+    return await found(tried)
 
 
 async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.cri.other_runtime import OtherRuntime, Status, other_runtime
 from tests.support.protect.daemons import DaemonFailed
+from tests.support.waiting import until
 from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -59,9 +59,11 @@ async def condition(client: Client) -> cri.RuntimeCondition:
 
 async def answers(client: Client) -> None:
     """Wait until xenpod-cri has noticed that the delegate answers."""
-    async with asyncio.timeout(60):
-        while not (await condition(client)).status:  # noqa: ASYNC110 - seen from outside only
-            await asyncio.sleep(0.02)
+
+    async def noticed() -> bool:
+        return (await condition(client)).status
+
+    await until(noticed)
 
 
 async def zone_works(client: Client, container: str) -> None:

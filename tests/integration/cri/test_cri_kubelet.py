@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.cri.kubelet import Kubelet, kubelet, needs_kubelet
 from tests.support.cri.stage import Stage
+from tests.support.waiting import found
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubelet, pytest.mark.asyncio(loop_scope="module")]
 
@@ -21,10 +21,12 @@ MIB = 1 << 20
 async def busy(kubelet: Kubelet) -> dict[str, Any]:
     """The kubelet's summary of a busy pod, as soon as the container has rates."""
     kubelet.run("busy", BUSY, IMAGE)
-    async with asyncio.timeout(120):
-        while "usageNanoCores" not in _container(pod := await kubelet.summary("busy")).get("cpu", {}):
-            pass
-    return pod
+
+    async def rated() -> dict[str, Any] | None:
+        pod = await kubelet.summary("busy")
+        return pod if "usageNanoCores" in _container(pod).get("cpu", {}) else None
+
+    return await found(rated, 120)
 
 
 def _container(pod: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage
+from tests.support.waiting import found, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
@@ -38,9 +38,11 @@ async def pod_stats(stage: Stage) -> dict[str, cri.LinuxPodSandboxStats]:
 
 async def once(stage: Stage, true: Callable[[dict[str, cri.LinuxPodSandboxStats]], bool]) -> None:
     """A late zone is left out of an answer, or shown with earlier figures."""
-    async with asyncio.timeout(60):
-        while not true(await pod_stats(stage)):
-            pass
+
+    async def seen() -> bool:
+        return true(await pod_stats(stage))
+
+    await until(seen)
 
 
 async def test_statistics_show_the_usage_of_a_pod(stage: Stage) -> None:
@@ -84,11 +86,14 @@ async def test_a_cpu_rate_is_unset_or_true(stage: Stage) -> None:
 
 async def first_rate(stage: Stage, pod: str) -> None:
     """Wait for a rate; a busy pod is never said to have none at all."""
-    async with asyncio.timeout(60):
-        while not (found := await answered(stage)) or not found[pod].cpu.HasField("usage_nano_cores"):
-            pass
-    (inner,) = found[pod].containers
-    assert found[pod].cpu.usage_nano_cores.value > 0
+
+    async def rated() -> cri.LinuxPodSandboxStats | None:
+        stats = (await answered(stage)).get(pod)
+        return stats if stats and stats.cpu.HasField("usage_nano_cores") else None
+
+    stats = await found(rated)
+    (inner,) = stats.containers
+    assert stats.cpu.usage_nano_cores.value > 0
     assert not inner.cpu.HasField("usage_nano_cores") or inner.cpu.usage_nano_cores.value > 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import Events
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, can
+from tests.support.waiting import until
 from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -238,25 +238,20 @@ async def test_a_handler_of_neither_is_refused(mixed: Mixed) -> None:
 
 
 async def logged(path: Path, part: str) -> None:
-    """Wait until the log has a text; it is polled, since a file has no event."""
-    seen = ""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while part not in (seen := path.read_text()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"{part!r} is not in {seen!r}") from None
+    """Wait until the log has a text."""
+    await until(lambda: part in path.read_text(), PATIENCE, path.read_text)
 
 
 async def equal(look: Callable[[], Awaitable[Sequence[str]]], expected: Sequence[str]) -> None:
     """Wait until both are equal: a runtime has figures of a new pod only after a moment."""
     seen: Sequence[str] = ()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while list(seen := await look()) != list(expected):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{seen} are not {expected}") from None
+
+    async def same() -> bool:
+        nonlocal seen
+        seen = await look()
+        return list(seen) == list(expected)
+
+    await until(same, PATIENCE, lambda: f"{seen} are not {expected}")
 
 
 @pytest.mark.parametrize("network", [cri.POD, cri.NODE], ids=["pod", "node"])

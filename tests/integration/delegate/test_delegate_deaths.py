@@ -13,6 +13,7 @@ import pytest
 from tests.support.cri.cri_daemons import broken, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, mixed
+from tests.support.waiting import until
 from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -40,12 +41,9 @@ async def counting(both: Mixed) -> dict[str, tuple[Pod, str]]:
 async def counted(client: Client, pod: Pod, more: int) -> list[int]:
     """The numbers in a log, once ``more`` new numbers are there."""
     path = client.log(pod)
-    seen: list[int] = []
     wanted = len(numbers(path)) + more
-    async with asyncio.timeout(PATIENCE):
-        while len(seen := numbers(path)) < wanted:  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.05)
-    return seen
+    await until(lambda: len(numbers(path)) >= wanted, PATIENCE)
+    return numbers(path)
 
 
 def numbers(log: Path) -> list[int]:
@@ -164,12 +162,10 @@ async def test_containerd_is_not_there_at_the_start(both: Mixed) -> None:
 async def answers(client: Client) -> None:
     """Wait until both runtimes are ready again."""
     left: list[Any] = []
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                reply = await client.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
-                if not (left := broken(reply)):
-                    return
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"still so: {left}") from None
+
+    async def ready() -> bool:
+        nonlocal left
+        left = broken(await client.runtime.Status(cri.StatusRequest(), wait_for_ready=True))
+        return not left
+
+    await until(ready, PATIENCE, lambda: left)

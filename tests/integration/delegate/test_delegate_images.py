@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, pro
 from tests.support.images import registry as registries
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
 from tests.support.images.registry import Registry
+from tests.support.waiting import found
 from tools.localnode import layers
 from tools.localnode.cri_client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -202,12 +202,7 @@ async def test_archive_serves_the_runtimes_of_its_import(mixed: Mixed, tmp_path:
 
 async def _seen(mixed: Mixed, name: str) -> str:
     """The reference of an imported image, once containerd's CRI has learnt of it from an event."""
-    async with asyncio.timeout(60):
-        while True:
-            pod = Pod("", cri.PodSandboxConfig())
-            if reference := await wanted(mixed, pod, name, NEVER):
-                return reference
-            await asyncio.sleep(0.05)
+    return await found(lambda: wanted(mixed, Pod("", cri.PodSandboxConfig()), name, NEVER))
 
 
 async def test_an_import_of_ours_is_refused_for_containerd(mixed: Mixed, tmp_path: Path) -> None:

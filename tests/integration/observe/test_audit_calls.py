@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ import pytest
 from daemonkit.observe.audit.log_files import paths, verify_folder
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.stage import Stage, StageSettings
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
@@ -38,12 +38,15 @@ def folders(stage: Stage) -> tuple[Path, Path]:
 
 async def said(folder: Path, rpc: str, pod: str = "default/web") -> list[dict[str, Any]]:
     """The entries of a log, once the log has the RPC's call about the pod."""
-    async with asyncio.timeout(60):
-        while True:
-            found = [json.loads(line) for path in paths(folder) for line in path.read_text().splitlines()]
-            if any(one["rpc"].endswith(f"/{rpc}") and one["pod"] == pod for one in found):
-                return found
-            await asyncio.sleep(0.05)
+    entries: list[dict[str, Any]] = []
+
+    def there() -> bool:
+        nonlocal entries
+        entries = [json.loads(line) for path in paths(folder) for line in path.read_text().splitlines()]
+        return any(entry["rpc"].endswith(f"/{rpc}") and entry["pod"] == pod for entry in entries)
+
+    await until(there)
+    return entries
 
 
 async def test_a_pods_life_in_both_logs(stage: Stage) -> None:

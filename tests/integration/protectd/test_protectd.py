@@ -310,7 +310,9 @@ async def test_corrupt_image_is_refused(zones: Zones) -> None:
 
 
 @pytest.mark.parametrize(("at", "kind"), [("create", "fail"), ("create", "half"), ("unpause", "fail")])
-async def test_a_zone_that_cannot_be_made(tmp_path: Path, busybox_image: Path, at: str, kind: str) -> None:
+async def test_failed_creation_leaves_no_zone(
+    tmp_path: Path, busybox_image: Path, at: str, kind: str
+) -> None:
     faults = {"toolstack": {"fault": [{"at": at, "kind": kind}]}}
     async with serving(tmp_path, busybox_image, faults=faults) as zones:
         async with failing(grpc.StatusCode.INTERNAL) as said:
@@ -321,7 +323,7 @@ async def test_a_zone_that_cannot_be_made(tmp_path: Path, busybox_image: Path, a
 
 
 @pytest.mark.parametrize("kind", ["fail", "half"])
-async def test_a_disk_that_cannot_be_attached(tmp_path: Path, busybox_image: Path, kind: str) -> None:
+async def test_failed_attach_leaves_no_loop_device(tmp_path: Path, busybox_image: Path, kind: str) -> None:
     faults = {"toolstack": {"fault": [{"at": "attach_disk", "kind": kind}]}}
     async with serving(tmp_path, busybox_image, faults=faults) as zones:
         await zones.create_zone()
@@ -332,7 +334,7 @@ async def test_a_disk_that_cannot_be_attached(tmp_path: Path, busybox_image: Pat
         assert (await zones.wait()).exit_code == 0
 
 
-async def test_a_zone_that_dies_while_it_boots(tmp_path: Path, busybox_image: Path) -> None:
+async def test_death_during_the_boot_leaves_no_zone(tmp_path: Path, busybox_image: Path) -> None:
     faults = {"toolstack": {"fault": [{"at": "unpause", "kind": "die"}]}}
     async with serving(tmp_path, busybox_image, faults=faults) as zones:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -341,7 +343,7 @@ async def test_a_zone_that_dies_while_it_boots(tmp_path: Path, busybox_image: Pa
         await zones.nothing_left()
 
 
-async def test_a_zone_that_says_nothing(tmp_path: Path, busybox_image: Path) -> None:
+async def test_silent_boot_ends_at_its_deadline(tmp_path: Path, busybox_image: Path) -> None:
     faults = {"toolstack": {"fault": [{"at": "open_channel", "kind": "stall", "times": 0}]}}
     settings = {"faults": faults, "timeouts": {"boot": "1s"}}
     async with serving(tmp_path, busybox_image, **settings) as zones:
@@ -350,12 +352,12 @@ async def test_a_zone_that_says_nothing(tmp_path: Path, busybox_image: Path) -> 
         await zones.nothing_left()
 
 
-async def test_a_zone_that_is_killed(zones: Zones) -> None:
+async def test_killed_zone_ends_its_workloads(zones: Zones) -> None:
     zone = await zones.create_zone()
     await zones.run("/bin/sleep", "100")
     waiting = asyncio.create_task(zones.wait())
     await asyncio.sleep(0.1)
-    # As somebody destroys a domain behind protectd's back.
+    # Like the destruction of a domain behind protectd's back.
     os.kill(zone.domain_id, signal.SIGKILL)
     ended = await waiting
     assert (ended.exit_code, ended.reason) == (137, "ZoneDestroyed")

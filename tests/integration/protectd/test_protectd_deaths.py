@@ -14,6 +14,7 @@ import pytest
 from protectctl.__main__ import main
 from tests.support.protect.agent_crash import crash_agent
 from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, serving
+from tests.support.waiting import found
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
@@ -25,12 +26,11 @@ def _directory(zones: Zones, zone: pb.Zone) -> Path:
 
 
 async def _dead(zones: Zones) -> pb.Zone:
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
-            if zone.state == pb.ZONE_STATE_DEAD:
-                return zone
-            await asyncio.sleep(0.02)
+    async def look() -> pb.Zone | None:
+        zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
+        return zone if zone.state == pb.ZONE_STATE_DEAD else None
+
+    return await found(look)
 
 
 async def _console(zones: Zones, *, lines: int = 0, follow: bool = False) -> bytes:

@@ -110,9 +110,11 @@ async def test_reservations_survive_a_reboot_and_their_zones_do_not(zones: Zones
     await until(lambda: not Path(f"/proc/{zone.domain_id}").exists())
     await zones.protectd.daemon.start()
     await connected(zones)
-    async with asyncio.timeout(TIMEOUT):
-        while (await listed(zones))["claim"].zone_id:  # noqa: ASYNC110 - the lost zone is found in a while
-            await asyncio.sleep(0.05)
+
+    async def lost() -> bool:
+        return not (await listed(zones))["claim"].zone_id
+
+    await until(lost)
     assert (await listed(zones))["claim"].memory_bytes == EACH
     assert (await memory(zones)).free_bytes == TOTAL - EACH - OVERHEAD
     await zones.create_zone("z2", pod_uid="pod-1")

@@ -18,6 +18,7 @@ from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.cri.kubelet import SHIPPED, kubelet, needs_kubelet
 from tests.support.cri.stage import staged
 from tests.support.local_run import ROOT
+from tests.support.waiting import found
 from tools.docgen.blocks import blocks
 
 EXAMPLES = ROOT / "docs/examples"
@@ -85,6 +86,10 @@ async def test_kubelet_with_the_file_runs_pods(tmp_path: Path) -> None:
         kubelet(stage.node, tmp_path / "k", shipped=False, settings=settings) as node,
     ):
         node.run("hello", "while :; do sleep 1; done", IMAGE)
-        while not (pod := await node.summary("hello")).get("process_stats", {}).get("process_count"):
-            pass
+
+        async def counted() -> dict[str, Any] | None:
+            pod = await node.summary("hello")
+            return pod if pod.get("process_stats", {}).get("process_count") else None
+
+        pod = await found(counted)
         assert pod["memory"]["usageBytes"] > 0, "figures of the pod's zone, by the feature gate"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from cri.delegate.config import DelegateConfig
 from daemonkit.config import Seconds
 from tests.support.cri.cri_node import Rig, node_config, rig
 from tests.support.cri.other_runtime import OtherRuntime
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
@@ -47,6 +47,8 @@ async def condition(ours: Rig, kind: str = "DelegateReady") -> cri.RuntimeCondit
 
 async def becomes_ready(ours: Rig, ready: bool = True) -> None:
     """Wait until xenpod-cri has noticed that the delegate answers, or does not."""
-    async with asyncio.timeout(60):
-        while (await condition(ours)).status is not ready:  # noqa: ASYNC110 - seen from outside only
-            await asyncio.sleep(0.01)
+
+    async def noticed() -> bool:
+        return (await condition(ours)).status is ready
+
+    await until(noticed)

@@ -29,6 +29,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tests.support.cri.cri_daemons import CriNode, container_status
 from tests.support.protect.daemons import ROOT
+from tests.support.waiting import found
 from tools.localnode import images, layers, registry
 from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -127,12 +128,12 @@ async def started(
 
 async def exited(client: Client, container: str) -> cri.ContainerStatus:
     """Wait for the container's end: its status."""
-    async with asyncio.timeout(_TIMEOUT):
-        while True:
-            status = await container_status(client, container)
-            if status.state == cri.CONTAINER_EXITED:
-                return status
-            await asyncio.sleep(0.02)
+
+    async def look() -> cri.ContainerStatus | None:
+        status = await container_status(client, container)
+        return status if status.state == cri.CONTAINER_EXITED else None
+
+    return await found(look, _TIMEOUT)
 
 
 async def shown(client: Client) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from daemonkit.observe.audit.log_files import paths, verify_folder
 from tests.support.cri.cri_daemons import CriNode
 from tests.support.observe.call_record import RecordedCall
 from tests.support.observe.prometheus import metrics_address
+from tests.support.waiting import until
 
 READING: Mapping[str, frozenset[str]] = {
     "runtime.v1.RuntimeService": frozenset(
@@ -113,16 +114,18 @@ async def agree(folder: Path, log: Path, *secrets: str) -> int:
 
     The entries must be in the order of the debug log, and contain no secret.
     """
-    try:
-        async with asyncio.timeout(60):
-            while True:
-                calls = await asyncio.to_thread(counted, log)
-                found = entries(folder)
-                if (noted := audited(found)) == calls:
-                    break
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        raise AssertionError(f"only noted: {noted - calls}, only counted: {calls - noted}") from None
+    found = entries(folder)
+    noted: Counter[tuple[str, str, str]] = Counter()
+    calls: Counter[tuple[str, str, str]] = Counter()
+
+    async def equal() -> bool:
+        nonlocal found, noted, calls
+        calls = await asyncio.to_thread(counted, log)
+        found = entries(folder)
+        noted = audited(found)
+        return noted == calls
+
+    await until(equal, what=lambda: f"only noted: {noted - calls}, only counted: {calls - noted}")
     assert in_log_order(found) == logged(log)
     assert [secret for secret in secrets if secret in _text(folder)] == []
     return len(found)

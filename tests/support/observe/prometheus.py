@@ -47,6 +47,13 @@ class Prometheus:
 
         return await asyncio.to_thread(ask)
 
+    async def answers(self) -> bool:
+        try:
+            await self.get("query", query="1")
+        except OSError:
+            return False
+        return True
+
     async def result(self, expression: str) -> list[Any]:
         """The series of an expression, now."""
         found: list[Any] = (await self.get("query", query=expression))["result"]
@@ -90,13 +97,7 @@ async def prometheus(folder: Path, targets: Mapping[str, str], rules: Path) -> A
         )
     try:
         served = Prometheus(port)
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    await served.get("query", query="1")
-                    break
-                except OSError:
-                    await asyncio.sleep(0.1)
+        await until(served.answers)
         yield served
     finally:
         process.kill()

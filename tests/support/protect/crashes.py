@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,7 +10,7 @@ import grpc.aio
 import protect.__main__  # noqa: F401 - imports every step
 from daemonkit import checkpoints
 from tests.support.protect.zones import TIMEOUT, Zones
-from tests.support.waiting import until
+from tests.support.waiting import found, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 T = TypeVar("T")
@@ -60,14 +59,17 @@ async def connected(zones: Zones) -> None:
 
 async def once_undone(create: Callable[[], Awaitable[T]]) -> T:
     """An id is taken until the undoing, of which only the record may be left, has ended."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            try:
-                return await create()
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
-                    raise
-            await asyncio.sleep(0.02)
+
+    async def tried() -> tuple[T] | None:
+        try:
+            return (await create(),)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
+                raise
+            return None
+
+    (result,) = await found(tried, TIMEOUT)
+    return result
 
 
 async def workloads(zones: Zones) -> dict[str, pb.Workload]:

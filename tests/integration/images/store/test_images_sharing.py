@@ -159,7 +159,7 @@ async def test_several_at_once_with_other_bottom_layers_build_the_rest_once(tmp_
             assert await _sound(manager, stored)
 
 
-async def test_kept_layer_is_verified_before_it_is_built(tmp_path: Path) -> None:
+async def test_kept_layer_is_verified_before_its_build(tmp_path: Path) -> None:
     """The list is believed; the bytes for another filesystem are not."""
     async with managing(tmp_path) as manager:
         await _pull(manager, ONE)

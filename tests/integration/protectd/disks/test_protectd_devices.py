@@ -6,36 +6,50 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from tests.support.images import busybox
-from tests.support.protect.block_device import block_device, is_free, written
-from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, serving
+from tests.support.protect.block_device import SIZE, block_device, is_free, written
+from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 WRITE = "echo {} | dd of={} bs=512 conv=notrunc,fsync 2>/dev/null"
 
 
-@pytest.fixture
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def module_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with block_device(tmp_path_factory.mktemp("device")) as device:
         yield device
 
 
 @pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path, device: Path) -> AsyncIterator[Zones]:
+def device(module_device: Path) -> Path:
+    """An empty device."""
+    with module_device.open("r+b") as disk:
+        disk.write(bytes(SIZE))
+        os.fsync(disk.fileno())
+    return module_device
+
+
+@pytest.fixture(scope="module")
+def zones_settings(module_device: Path) -> Mapping[str, object]:
     """The device has the name "fast"; the PCI function exists only on the fake."""
-    host = {"devices": {"fast": str(device), "card": "0000:65:00.0"}}
+    host = {"devices": {"fast": str(module_device), "card": "0000:65:00.0"}}
     fake = {"memory": "64GiB", "iommu": True, "pci": ["0000:65:00.0"]}
-    async with serving(tmp_path, busybox_image, host=host, fake=fake) as zones:
-        await zones.create_zone()
-        yield zones
+    return {"host": host, "fake": fake}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def zones(shared_zones: Zones) -> Zones:
+    await shared_zones.create_zone()
+    return shared_zones
 
 
 def config(workload_id: str, script: str, uid: int = 0) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -45,9 +44,11 @@ async def held(zones: Zones) -> dict[str, bool]:
 async def settled(zones: Zones, *names: str) -> None:
     """No change is in flight any more, and zones have these devices."""
     await connected(zones)
-    async with asyncio.timeout(TIMEOUT):
-        while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes
-            await asyncio.sleep(0.02)
+
+    async def attached() -> bool:
+        return await held(zones) == dict.fromkeys(names, True)
+
+    await until(attached)
 
 
 async def attach(zones: Zones, name: str) -> None:

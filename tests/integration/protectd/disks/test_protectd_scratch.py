@@ -163,10 +163,11 @@ async def test_a_dead_zones_disk_is_removed(zones: Zones, running: bool) -> None
     if not running:
         await zones.protectd.daemon.start()
     await until(lambda: not path.exists())
-    # The file goes first.
-    async with asyncio.timeout(TIMEOUT):
-        while (await host(zones)).promised_bytes:  # noqa: ASYNC110 - asked of the daemon
-            await asyncio.sleep(0.02)
+
+    async def released() -> bool:
+        return not (await host(zones)).promised_bytes
+
+    await until(released)  # after the file
     found = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     assert found.state == pb.ZONE_STATE_DEAD
 

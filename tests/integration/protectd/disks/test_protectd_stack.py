@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+import tempfile
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from grpc import StatusCode as Code
 
 from tests.support.images import busybox, layered_image
 from tests.support.protect import leftovers
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving, stack
+from tests.support.protect.zones import Zones, failing, needs_protectd, stack
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def zones(shared_zones: Zones) -> Zones:
+    await shared_zones.create_zone()
+    return shared_zones
 
 
 @pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        await zones.create_zone()
-        yield zones
-
-
-@pytest.fixture
-def layers(tmp_path: Path) -> list[Path]:
-    return [layered_image.lowest(tmp_path), *layered_image.upper_two(tmp_path)]
+def layers(module_zones: Zones) -> list[Path]:
+    """Layers of this test alone, in the folder whose loop devices count."""
+    folder = Path(tempfile.mkdtemp(dir=module_zones.folder))
+    return [layered_image.lowest(folder), *layered_image.upper_two(folder)]
 
 
 def attached(zones: Zones) -> int:
