@@ -80,7 +80,7 @@ def no_trace(manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent) 
     )
 
 
-async def test_the_life_of_a_workload(
+async def test_a_workload_passes_all_states_of_its_life(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     created = await create.create(manager, workload_spec(tmp_path))
@@ -99,7 +99,7 @@ async def test_the_life_of_a_workload(
     assert no_trace(manager, toolstack, agent)
 
 
-async def test_refused_creates(manager: ZoneManager, tmp_path: Path) -> None:
+async def test_invalid_creates_are_refused(manager: ZoneManager, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     with pytest.raises(Exists):
         await create.create(manager, workload_spec(tmp_path))
@@ -153,7 +153,7 @@ async def test_a_caller_who_goes_away_leaves_nothing(
     await until(lambda: no_trace(manager, toolstack, agent))
 
 
-async def test_start_once(manager: ZoneManager, tmp_path: Path) -> None:
+async def test_a_workload_starts_once(manager: ZoneManager, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     results = await asyncio.gather(
         start.start(manager, "w1"), start.start(manager, "w1"), return_exceptions=True
@@ -200,7 +200,7 @@ async def test_an_exit_before_the_drain_is_reported_after_the_drain(
     assert lines(tmp_path / "w1.log") == ["stdout F late"]
 
 
-async def test_hostile_exits(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
+async def test_hostile_exits_are_ignored(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
     created = agent.processes["w1", ""].created
@@ -229,7 +229,7 @@ async def test_wrong_streams_of_a_workload_fail_its_creation(
     assert no_trace(manager, toolstack, agent)
 
 
-async def test_signals(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
+async def test_signals_reach_running_processes(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     with pytest.raises(Refused, match="does not run"):
         await control.signal(manager, "w1", 15, every=False)
@@ -302,7 +302,9 @@ async def test_destroying_the_zone_ends_all_its_workloads(
 # -- exec and attach
 
 
-async def test_exec(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
+async def test_an_exec_has_input_output_and_an_exit_code(
+    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+) -> None:
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
     spec = ExecSpec("w1", b'{"args": ["cat"]}', stdin=True)
@@ -324,7 +326,7 @@ async def test_exec(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> No
     assert asked(agent)[-1] == "delete_exec"
 
 
-async def test_exec_timeout_kills(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
+async def test_a_too_long_exec_is_killed(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
     with pytest.raises(TooLate, match=r"longer than 0\.05 s"):
@@ -381,7 +383,9 @@ async def test_a_silly_terminal_size_ends_the_exec(manager: ZoneManager, tmp_pat
 
 
 @pytest.mark.parametrize("once", [False, True])
-async def test_attach(manager: ZoneManager, agent: SimAgent, tmp_path: Path, once: bool) -> None:
+async def test_an_attach_has_input_and_output(
+    manager: ZoneManager, agent: SimAgent, tmp_path: Path, once: bool
+) -> None:
     await create.create(manager, workload_spec(tmp_path, stdin=True, stdin_once=once))
     created = agent.processes["w1", ""].created
     outputs = attach.attach(manager, "w1", commands(Stdin(b"typed")))
@@ -402,7 +406,9 @@ async def test_attach(manager: ZoneManager, agent: SimAgent, tmp_path: Path, onc
 # -- logs
 
 
-async def test_reopen(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
+async def test_a_reopened_log_begins_a_new_file(
+    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+) -> None:
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
     stdout = agent.processes["w1", ""].created.stdout_stream

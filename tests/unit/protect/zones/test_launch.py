@@ -46,7 +46,7 @@ def nothing_left(manager: ZoneManager, toolstack: MemoryToolstack) -> bool:
     )  # fmt: skip
 
 
-async def test_launch_and_destroy(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_is_launched_and_destroyed(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     zone = await launch.launch(manager, zone_spec())
     assert zone.state is ZoneState.RUNNING
     assert manager.store.load().zones == (zone,)
@@ -122,7 +122,9 @@ async def test_a_failed_configuration_of_the_agent_undoes_the_launch(
 
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
-async def test_destroy_during_a_launch(manager: ZoneManager, toolstack: MemoryToolstack, step: str) -> None:
+async def test_a_destroy_during_a_launch_leaves_nothing(
+    manager: ZoneManager, toolstack: MemoryToolstack, step: str
+) -> None:
     entered, go = toolstack.gate(step)
     launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()
@@ -164,7 +166,7 @@ async def test_a_death_during_the_launch_undoes_the_launch(
     assert nothing_left(manager, toolstack)
 
 
-async def test_death_of_a_running_zone(
+async def test_the_death_of_a_running_zone_has_kind_and_console(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     await launch.launch(manager, zone_spec())
@@ -222,7 +224,7 @@ async def test_another_agent_in_the_zone_ends_the_zone(
     assert "another agent" in manager.zones["z1"].zone.death_reason
 
 
-async def test_connect_network(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_network_is_spliced_and_configured(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     await launch.launch(manager, zone_spec(interfaces=1))
     await connect.connect(manager, "z1", "/run/netns/x", "eth0", spoof_check=True)
     assert manager.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
@@ -243,7 +245,7 @@ async def test_a_failed_connect_is_not_finished_later(
     assert manager.store.load().zone_intents == {}
 
 
-async def test_connect_without_an_interface(manager: ZoneManager) -> None:
+async def test_a_connect_without_an_interface_is_refused(manager: ZoneManager) -> None:
     await launch.launch(manager, zone_spec())
     with pytest.raises(Refused, match="without an interface"):
         await connect.connect(manager, "z1", "/run/netns/x", "eth0", spoof_check=True)
@@ -251,7 +253,7 @@ async def test_connect_without_an_interface(manager: ZoneManager) -> None:
         await connect.connect(manager, "z2", "/run/netns/x", "eth0", spoof_check=True)
 
 
-async def test_facts(manager: ZoneManager) -> None:
+async def test_facts_come_from_the_agent(manager: ZoneManager) -> None:
     await launch.launch(manager, zone_spec())
     assert (await inspect.facts(manager, "z1")).pid1 == "init"
 
@@ -259,7 +261,7 @@ async def test_facts(manager: ZoneManager) -> None:
 # -- restarts
 
 
-async def test_a_restart_adopts(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_restart_adopts_running_zones(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
     async with running(tmp_path, toolstack) as manager:
@@ -269,7 +271,7 @@ async def test_a_restart_adopts(tmp_path: Path, toolstack: MemoryToolstack) -> N
         assert (await inspect.facts(manager, "z1")).pid1 == "init"
 
 
-async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_restart_without_the_domain_ends_the_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         await create.create(manager, workload_spec(tmp_path))
@@ -370,7 +372,7 @@ async def test_a_domain_ended_during_the_absence_is_dead(tmp_path: Path, toolsta
 # -- watching
 
 
-async def test_watch(manager: ZoneManager) -> None:
+async def test_a_watch_shows_zones_and_changes(manager: ZoneManager) -> None:
     await launch.launch(manager, zone_spec("old"))
     events = manager.hub.watch()
     seen = [await anext(events), await anext(events)]

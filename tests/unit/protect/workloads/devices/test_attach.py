@@ -128,7 +128,7 @@ async def test_device_is_refused_to_zones_of_other_profiles(
     await launch.launch(node, replace(zone_spec("z4"), device_names=("fast",)))
 
 
-async def test_functions_too(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_pci_functions_are_attached_too(node: ZoneManager, toolstack: MemoryToolstack) -> None:
     assert toolstack.of_zone("z1").spec.passthrough
     await acquire(node, "z1", "card", "w1")
     assert has(toolstack) == ["0000:65:00.0"] and recorded(node) == [("card", True)]
@@ -257,7 +257,9 @@ async def test_disks_and_devices_share_a_limit(tmp_path: Path, toolstack: Memory
 
 
 @pytest.mark.parametrize("ready", [False, True])
-async def test_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack, ready: bool) -> None:
+async def test_after_a_restart_records_are_settled(
+    tmp_path: Path, toolstack: MemoryToolstack, ready: bool
+) -> None:
     """A half attached device and unused devices are detached; the rest stays."""
     async with running(tmp_path, toolstack, host=HOST) as manager:
         await launch.launch(manager, zone_spec())
@@ -288,7 +290,7 @@ async def test_a_destroy_waits_for_an_attach(node: ZoneManager, toolstack: Memor
     await acquire(node, "z2", "fast")
 
 
-async def test_the_record(node: ZoneManager) -> None:
+async def test_the_record_keeps_devices(node: ZoneManager) -> None:
     await acquire(node, "z1", "fast")
     await acquire(node, "z1", "card")
     with_devices = node.zones["z1"].zone
