@@ -125,7 +125,7 @@ def test_the_agent_is_read(agent: Tree) -> None:
     assert "container/job" in agent.needs["verbs/create"]
 
 
-def test_no_cycle_in_the_agent(agent: Tree) -> None:
+def test_the_agent_has_no_cycle(agent: Tree) -> None:
     assert agent.cycle() == []
 
 
@@ -142,7 +142,7 @@ def test_the_order_is_written_down() -> None:
     assert " < ".join(f"`{room}`" for room in ROOMS) in (ZONE / "README.md").read_text()
 
 
-def test_no_cycle_in_the_programs_of_the_host() -> None:
+def test_the_programs_of_the_host_have_no_cycle() -> None:
     tree = Tree(HOSTC)
     assert "fakedom/init" in tree.needs["fakedom/monitor"]
     assert tree.cycle() == []

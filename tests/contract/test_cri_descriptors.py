@@ -12,12 +12,12 @@ TABLES = json.loads((Path(__file__).parent / "cri-runtime-v1.json").read_text())
 FILE = runtime_pb2.DESCRIPTOR
 
 
-def test_package_and_syntax() -> None:
+def test_package_and_syntax_equal_the_tables() -> None:
     assert FILE.package == TABLES["package"]
     assert descriptors.syntax(FILE) == TABLES["syntax"]
 
 
-def test_every_message_field_by_field() -> None:
+def test_every_message_equals_the_tables_field_by_field() -> None:
     theirs = descriptors.wanted(TABLES)
     assert len(theirs) > 190
     assert descriptors.messages(FILE) == theirs
@@ -28,11 +28,11 @@ def test_no_field_is_in_a_oneof_or_optional() -> None:
     assert [message.full_name for message in descriptors.every_message(FILE) if message.oneofs] == []
 
 
-def test_every_enum_value_by_value() -> None:
+def test_every_enum_equals_the_tables_value_by_value() -> None:
     assert descriptors.enums(FILE) == TABLES["enums"]
 
 
-def test_every_rpc() -> None:
+def test_every_rpc_equals_the_tables() -> None:
     ours = descriptors.services(FILE)
     assert ours == TABLES["services"]
     assert sum(map(len, ours.values())) == 41

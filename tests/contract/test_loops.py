@@ -68,7 +68,7 @@ async def test_a_writable_device_writes_to_the_file(image: Path) -> None:
     assert image.read_bytes().startswith(b"BEGIN")
 
 
-async def test_direct_io(image: Path) -> None:
+async def test_direct_io_reads_the_image(image: Path) -> None:
     loop = await attach_loop(image, direct=True)
     assert loop.path.read_bytes() == image.read_bytes()
     loop.close()
@@ -124,7 +124,7 @@ async def test_descriptors_are_closed_whatever_comes(image: Path, tmp_path: Path
     assert held(image, odd, tmp_path, loop.path) == []
 
 
-async def test_fifty_at_once(image: Path) -> None:
+async def test_fifty_loop_devices_are_attached_at_once(image: Path) -> None:
     taken = await asyncio.gather(*(attach_loop(image) for _ in range(50)))
     try:
         assert len({loop.path for loop in taken}) == 50
@@ -187,7 +187,7 @@ async def test_a_cancelled_attach_leaks_none(image: Path) -> None:
     await nobody_has(image)
 
 
-async def test_adopting(image: Path, tmp_path: Path) -> None:
+async def test_an_attached_loop_device_can_be_adopted(image: Path, tmp_path: Path) -> None:
     loop = await attach_loop(image)
     again = adopt_loop(loop.path, backing_file(loop))
     assert again is not None

@@ -142,7 +142,7 @@ async def test_names_and_uuids_are_taken_once(stage: Stage) -> None:
     assert sum(isinstance(each, Exists) for each in made) == 2
 
 
-async def test_more_memory_than_there_is(stage: Stage) -> None:
+async def test_memory_beyond_the_host_is_an_error(stage: Stage) -> None:
     physical = await stage.toolstack.physical_info()
     wanted = stage.spec(memory_bytes=physical.total_memory_bytes + (1 << 30))
     with pytest.raises(Exhausted):
@@ -398,7 +398,7 @@ async def test_disks_beside_each_other(stage: Stage, images: tuple[Path, Path]) 
     assert outputs == [(0, b"two\n")] * 3
 
 
-async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) -> None:
+async def test_stacked_disks_show_the_top_file(stage: Stage, images: tuple[Path, Path]) -> None:
     """The guest's kernel stacks the filesystems; the last is on top."""
     agent = await stage.boot()
     for vdev, image in zip(("xvda", "xvdba"), images, strict=True):
@@ -501,7 +501,7 @@ async def test_interfaces_there_are_and_are_not(stage: Stage) -> None:
     await until(lambda: not set(names) & set(os.listdir("/sys/class/net")), PATIENCE)
 
 
-async def test_a_splice_to_nothing(stage: Stage, pod_network: PodNetwork) -> None:
+async def test_a_splice_to_a_missing_interface_is_an_error(stage: Stage, pod_network: PodNetwork) -> None:
     info = await stage.create(interfaces=1)
     name = await stage.toolstack.host_interface(info.id, 0)
     with pytest.raises(Missing):

@@ -103,7 +103,7 @@ async def test_second_daemon_on_the_same_run_directory_is_refused(stage: FakeSta
         await second.start()
 
 
-async def test_without_the_guest_parts(tmp_path: Path) -> None:
+async def test_a_create_without_the_guest_parts_fails(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
     stage.guest_dir = tmp_path / "nothing"
     await stage.open()
@@ -181,7 +181,7 @@ async def test_a_stalled_channel_times_out(stage: FakeStage) -> None:
     await stage.connect(info.id)
 
 
-async def test_disks_by_halves(stage: FakeStage, images: tuple[Path, Path]) -> None:
+async def test_half_attached_disks_are_removed(stage: FakeStage, images: tuple[Path, Path]) -> None:
     info = await stage.create()
     disk = DiskSpec("xvda", images[0])
     plan(stage, at="attach_disk", kind="fail")
@@ -266,7 +266,9 @@ async def test_nothing_is_made_outside_the_zones_own_dev(
     assert await stage.toolstack.disks(info.id) == []
 
 
-async def test_a_symbolic_link_in_place_of_dev(stage: FakeStage, images: tuple[Path, Path]) -> None:
+async def test_a_symbolic_link_in_place_of_dev_is_refused(
+    stage: FakeStage, images: tuple[Path, Path]
+) -> None:
     info = await stage.create()
     _in_zone(
         info.id,
@@ -448,7 +450,7 @@ async def test_a_veth_goes_with_the_pods_namespace(stage: FakeStage) -> None:
     await stage.toolstack.destroy(info.id)
 
 
-async def test_unpause_of_the_dead(stage: FakeStage) -> None:
+async def test_unpause_of_a_dead_domain_is_an_error(stage: FakeStage) -> None:
     info = await stage.create()
     os.kill(info.id, signal.SIGKILL)
     await until(lambda: not Path("/proc", str(info.id)).exists(), PATIENCE)

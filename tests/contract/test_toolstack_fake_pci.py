@@ -40,7 +40,7 @@ async def test_pci_function_has_a_single_domain_also_after_a_restart(stage: Stag
     assert await stage.pci_functions(second.id) == []
 
 
-async def test_not_without_an_iommu(stage: Stage) -> None:
+async def test_pci_functions_without_an_iommu_are_refused(stage: Stage) -> None:
     await settings(stage, pci=(CARD,))
     info = await stage.create(passthrough=True)
     with pytest.raises(Refused, match="no IOMMU"):

@@ -84,6 +84,6 @@ async def test_disk_rates_of_a_domain_are_held(stage: Stage, images: tuple[Path,
     assert not group.exists()
 
 
-async def test_rates_of_nobody(stage: Stage) -> None:
+async def test_rates_of_a_missing_domain_are_an_error(stage: Stage) -> None:
     with pytest.raises(DomainGone):
         await stage.toolstack.set_disk_rates(DomainId(2_000_000_000), RATES)

@@ -75,7 +75,9 @@ async def test_volume_is_seen_while_shown_and_gone_once_detached(
     assert "w" not in (await guest.sh("ls /v", "."))[1].split()
 
 
-async def test_a_file_of_the_host(stage: Stage, images: tuple[Path, Path], area: Area, source: Path) -> None:
+async def test_a_file_of_the_host_can_be_a_volume(
+    stage: Stage, images: tuple[Path, Path], area: Area, source: Path
+) -> None:
     guest = await boot(stage, area, images)
     show(area, source / "marker", "0")
     assert await guest.sh("cat /v && echo changed > /v") == (0, "of the host\n")

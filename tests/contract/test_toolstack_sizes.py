@@ -45,7 +45,7 @@ async def test_memory_grows_and_shrinks(stage: Stage) -> None:
         await until(reached, PATIENCE, agent.domain)
 
 
-async def test_memory_beyond_its_maximum_or_the_hosts(stage: Stage) -> None:
+async def test_memory_beyond_the_domains_or_the_hosts_maximum_is_refused(stage: Stage) -> None:
     begin = stage.spec().memory_bytes
     huge = (await stage.toolstack.physical_info()).free_memory_bytes + (1 << 30)
     info = await stage.create(memory_max_bytes=begin + 16 * MIB)

@@ -21,7 +21,7 @@ from tests.unit.images.registry.conversation import test_challenge as challenge
 PROPERTIES: tuple[Callable[..., None], ...] = (
     challenge.test_any_header_gives_tokens_as_names,
     manifests.test_any_document_is_read_or_refused,
-    documents.test_mangled_documents,
+    documents.test_mangled_documents_are_read_or_refused,
     documents.test_any_image_configuration_can_be_listed,
     documents.test_mangled_hosts_files,
     exchange.test_any_answer_of_a_worker_is_a_value_or_a_fault,

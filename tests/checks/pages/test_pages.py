@@ -36,7 +36,7 @@ def broken(page: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_links_lead_somewhere(page: str) -> None:
+def test_every_link_has_a_target(page: str) -> None:
     assert broken(page, (ROOT / page).read_text()) == []
 
 

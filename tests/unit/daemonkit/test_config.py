@@ -59,7 +59,7 @@ def test_a_reader_of_anothers_file_sees_its_own_keys(tmp_path: Path) -> None:
         load_config(Config, path, unknown_keys=True)
 
 
-def test_every_type(tmp_path: Path) -> None:
+def test_every_type_is_read(tmp_path: Path) -> None:
     text = """
         name = "n"
         count = 3

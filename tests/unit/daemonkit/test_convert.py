@@ -63,7 +63,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_every_kind() -> None:
+def test_every_kind_is_structured() -> None:
     assert structure(strict_converter(unknown_keys=False), Tree, WHOLE) == Tree(
         "n", True, 0.5, b"x", Path("/a"), SOME_ID, Colour.RED, ("a", "b"), frozenset({"c"}),
         Leaf(Number(3)), {"k": (Leaf(small=1), Leaf())},

@@ -75,7 +75,9 @@ async def served(tmp_path: Path, protectd: Assembly) -> AsyncIterator[Path]:
         yield socket
 
 
-async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], protectd: Assembly) -> None:
+async def test_a_watch_shows_events(
+    served: Path, capsys: pytest.CaptureFixture[str], protectd: Assembly
+) -> None:
     watching = asyncio.create_task(protect("watch", "--socket", str(served)))
     await until(lambda: len(protectd.registry.hub._watchers) == 1)
     await protectd.workload_removal.delete("w1")
@@ -96,7 +98,7 @@ async def protect(*arguments: str) -> int:
     return await asyncio.to_thread(main, list(arguments))
 
 
-async def test_tables(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_lists_are_tables(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert await protect("zone", "list", "--socket", str(served)) == 0
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["ZONE", "NAME", "STATE"]
@@ -111,21 +113,21 @@ async def test_tables(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory only" in capsys.readouterr().out
 
 
-async def test_json(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_json_output_has_the_zones(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert await protect("zone", "list", "--socket", str(served), "--output", "json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["zones"][0]["id"] == "z1"
     assert answer["zones"][0]["death_reason"] == ""
 
 
-async def test_destroy(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_zone_is_destroyed_by_its_id(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert await protect("zone", "destroy", "z1", "nobody", "--socket", str(served)) == 0
     assert await protect("zone", "inspect", "z1", "--socket", str(served)) == 1
     error = capsys.readouterr().err
     assert "zone z1: there is none" in error and "NOT_FOUND" in error
 
 
-async def test_import(
+async def test_an_import_shows_its_images(
     served: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(served.parent)
@@ -162,7 +164,7 @@ async def test_a_socket_of_a_dead_daemon_has_advice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["zone"], ["zone", "inspect"], ["nothing"]])
-def test_wrong_usage(arguments: list[str]) -> None:
+def test_wrong_usage_is_an_error(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

@@ -127,7 +127,7 @@ async def run(tmp_path: Path, images: Images) -> AsyncIterator[Callable[..., Any
         yield script
 
 
-async def test_a_list_of_80_columns(run: Callable[..., Any]) -> None:
+async def test_a_list_fits_80_columns(run: Callable[..., Any]) -> None:
     """Nothing is cut off, and every name is shown."""
     status, out = await run(Terminal.end, "list")
     lines = out.splitlines()
@@ -152,7 +152,9 @@ async def test_a_typed_password_is_not_shown(run: Callable[..., Any], images: Im
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"\x03", 130), (b"\x04", 1)], ids=["interrupt", "end"])
-async def test_no_password(run: Callable[..., Any], images: Images, key: bytes, status: int) -> None:
+async def test_a_missing_password_ends_the_command(
+    run: Callable[..., Any], images: Images, key: bytes, status: int
+) -> None:
     def typed(terminal: Terminal) -> tuple[int, str]:
         terminal.until(b"Password of me: ")
         terminal.type(key)
@@ -178,6 +180,6 @@ async def test_an_interrupted_export_leaves_nothing(
     assert not list(tmp_path.glob("*out*"))
 
 
-async def test_no_archive_on_a_terminal(run: Callable[..., Any]) -> None:
+async def test_an_archive_for_a_terminal_is_refused(run: Callable[..., Any]) -> None:
     status, out = await run(Terminal.end, "export", "web", "-")
     assert status == 1 and "not for a terminal" in out

@@ -63,7 +63,7 @@ async def _offset(runtime: ZoneRuntime) -> int:
 
 
 async def _right(runtime: ZoneRuntime, seconds: float = NOW, bound_ns: int = BOUND_NS) -> None:
-    """Deadline for a right clock of the zone."""
+    """Wait until the zone's clock is right."""
     seen: list[int] = []
 
     async def right() -> bool:

@@ -101,7 +101,9 @@ OPEN_BREAKS: list[tuple[str, Callable[[pb.ProcessCreated], bytes]]] = [
 
 
 @pytest.mark.parametrize("why,frame", OPEN_BREAKS, ids=[why for why, _ in OPEN_BREAKS])
-def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreated], bytes]) -> None:
+def test_a_broken_rule_ends_the_connection(
+    zone: Zone, why: str, frame: Callable[[pb.ProcessCreated], bytes]
+) -> None:
     client = zone.connect()
     # A process without reads: its stdin is never consumed beyond the pipe.
     created = client.start("c1", "sleep", "100", stdin=True)
@@ -158,7 +160,7 @@ def test_the_first_frame_must_be_hello(zone: Zone) -> None:
         closes(client)
 
 
-def test_no_common_version(zone: Zone) -> None:
+def test_without_a_common_version_the_connection_ends(zone: Zone) -> None:
     client = Client(zone.channel, hello=False)
     hello = client.greet(2, 9)
     assert (hello.version_min, hello.version_max) == (0, 0)
@@ -166,13 +168,13 @@ def test_no_common_version(zone: Zone) -> None:
     assert zone.connect().hello.version_max == 1  # type: ignore[union-attr]
 
 
-def test_a_newer_host(zone: Zone) -> None:
+def test_a_newer_host_uses_the_agents_version(zone: Zone) -> None:
     client = Client(zone.channel, hello=False)
     assert client.greet(1, 9).version_max == 1
     client.call(get_facts=pb.GetFacts())
 
 
-def test_an_unknown_call(client: Client) -> None:
+def test_an_unknown_call_is_unimplemented(client: Client) -> None:
     client.call_id += 1
     client.socket.sendall(raw(Type.CALL, client.call_id, b"\xfa\x3e\x00"))
     client.until(lambda: client.call_id in client.replies)
@@ -198,7 +200,7 @@ def test_a_new_connection_replaces_the_old(zone: Zone, client: Client) -> None:
     second.call(get_facts=pb.GetFacts())
 
 
-def test_random_bytes(zone: Zone, client: Client) -> None:
+def test_random_bytes_end_the_connection_only(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     source = random.Random(7)
     for _ in range(150):
@@ -214,13 +216,13 @@ def test_random_bytes(zone: Zone, client: Client) -> None:
     alive(zone)
 
 
-def test_sixty_four_calls(client: Client) -> None:
+def test_sixty_four_calls_wait_at_once(client: Client) -> None:
     client.call(configure_zone=pb.ConfigureZone(hostname="x"))
     body = pb.Request(get_facts=pb.GetFacts()).SerializeToString()
     client.socket.sendall(b"".join(raw(Type.CALL, 1000 + n, body) for n in range(64)))
     client.until(lambda: all(1000 + n in client.replies for n in range(64)))
 
 
-def test_hello_frame_limits() -> None:
+def test_hello_frames_have_limits() -> None:
     """raw() of this file and the codec agree: the tests are about the agent."""
     assert raw(Type.CALL, 5, b"abc") == frames.encode(Frame(Type.CALL, 5, b"abc"))

@@ -205,7 +205,7 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
         again.close()
 
 
-def test_power_off_with_open_connections(zone: Zone, client: Client) -> None:
+def test_a_zone_with_open_connections_powers_off(zone: Zone, client: Client) -> None:
     with listen(zone.pid, 8080) as listener:
         dial(client, 8080)
         with accept(listener):

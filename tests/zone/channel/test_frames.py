@@ -20,7 +20,9 @@ GOLDEN = json.loads(PATH.read_text())
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["name"])
-def test_golden(golden: dict[str, Any], frame_check: Callable[[str, bytes], str]) -> None:
+def test_the_agent_decodes_golden_frames(
+    golden: dict[str, Any], frame_check: Callable[[str, bytes], str]
+) -> None:
     said = frame_check(golden["direction"], bytes.fromhex(golden["hex"]))
     if golden["error"] is None:
         length = len(golden["payload_hex"]) // 2

@@ -68,7 +68,7 @@ def talk(zone: Zone) -> None:
     client.close()
 
 
-async def test_calls_and_their_faults(zone: Zone) -> None:
+async def test_failed_calls_have_their_kinds(zone: Zone) -> None:
     owner = Owner()
     link = Link("z1", Dialled(zone), owner)
     hello = await link.open(60)
@@ -197,7 +197,7 @@ async def test_a_given_up_output_does_not_block_its_process(zone: Zone) -> None:
 
 
 @pytest.mark.slow
-def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
+def test_a_log_is_complete_after_kills_of_the_host(zone: Zone, tmp_path: Path) -> None:
     """The host is killed at random moments while the container writes; its log is whole in the end."""
     kills = 0
     for number in range(20):  # a log, unless the log is complete before enough kills of its host

@@ -80,7 +80,7 @@ def _request(source: random.Random) -> pb.Request:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_requests_of_nonsense(zone: Zone, client: Client, seed: int) -> None:
+def test_nonsense_requests_leave_the_agent_alive(zone: Zone, client: Client, seed: int) -> None:
     source = random.Random(seed)
     client.start("c1", "sleep", "1000")
     for _ in range(150):
@@ -109,7 +109,7 @@ def _powers_off(payload: bytes) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_broken_requests(zone: Zone, seed: int) -> None:
+def test_broken_requests_leave_the_agent_alive(zone: Zone, seed: int) -> None:
     """Bytes of a request changed or cut: an answer, or the end of the connection."""
     source = random.Random(seed)
     for _ in range(200):

@@ -26,7 +26,7 @@ EXPECTED = "".join(
 ).encode()
 
 
-def test_resume_under_load(zone: Zone) -> None:
+def test_streams_resume_under_load(zone: Zone) -> None:
     """Connections that break at any point: every byte once, in order."""
     source = random.Random(11)
     client = zone.connect()
@@ -137,7 +137,7 @@ def test_kept_stdin_is_sent_again(zone: Zone) -> None:
     assert client.output(created.stdout_stream) == data
 
 
-def test_back_pressure(zone: Zone, client: Client) -> None:
+def test_an_unread_stream_stops_its_writer(zone: Zone, client: Client) -> None:
     """Without credit the writer blocks, the agent's memory does not grow, and other streams continue."""
     stuck = client.call(create_container=creation("c1", "yes")).created
     client.streams[stuck.stdout_stream] = Stream(stuck.stdout_stream, take=False)
@@ -151,7 +151,7 @@ def test_back_pressure(zone: Zone, client: Client) -> None:
     client.until(lambda: len(stream.data) == 2 * frames.WINDOW, "another window")
 
 
-def test_fair_turns(client: Client) -> None:
+def test_a_quiet_writer_is_heard_beside_endless_writers(client: Client) -> None:
     """Two endless writers and a quiet third: the agent serves the third writer, and calls too."""
     endless = []
     for name in ("c1", "c2"):
@@ -165,7 +165,7 @@ def test_fair_turns(client: Client) -> None:
     client.until(lambda: all(len(stream.data) > begun + (1 << 20) for stream, begun in heard), "much of both")
 
 
-def test_turns(client: Client) -> None:
+def test_streams_with_full_windows_take_turns(client: Client) -> None:
     """Of two streams with a full window each, neither gets far ahead of the other."""
     streams = []
     for name in ("c1", "c2"):
@@ -191,7 +191,7 @@ def test_turns(client: Client) -> None:
     assert all(abs(frames_ahead) <= 2 for frames_ahead in ahead), turns
 
 
-def test_giving_up_an_output(client: Client) -> None:
+def test_an_abandoned_output_does_not_block_its_process(client: Client) -> None:
     """A departed reader does not block the process."""
     created = client.call(create_container=creation("c1", "sh", "-c", "seq 1 200000; exit 3")).created
     client.send(frames.credit(created.stdout_stream, 0, 0, fin=True))
@@ -202,7 +202,7 @@ def test_giving_up_an_output(client: Client) -> None:
     client.call(get_facts=pb.GetFacts())
 
 
-def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
+def test_output_of_an_exec_of_a_lost_connection_arrives(zone: Zone) -> None:
     """A creation whose connection ends: the list has its result, and its streams wait for credit."""
     client = zone.connect()
     client.begin(create_container=creation("c1", "sh", "-c", "echo hi"))
@@ -218,7 +218,7 @@ def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
     assert client.output(process.created.stdout_stream) == b"hi\n"
 
 
-def test_a_list_after_a_deletion_of_a_lost_connection(zone: Zone) -> None:
+def test_a_list_waits_for_a_deletion_of_a_lost_connection(zone: Zone) -> None:
     """The list waits for work of the lost connection, and then arrives."""
     client = zone.connect()
     client.call(create_container=creation("c1", "true"))

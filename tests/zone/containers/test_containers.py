@@ -22,7 +22,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 pytestmark = pytest.mark.root
 
 
-def test_a_whole_life(zone: Zone, client: Client) -> None:
+def test_a_container_passes_all_states_of_its_life(zone: Zone, client: Client) -> None:
     created = client.call(
         create_container=creation("c1", "sh", "-c", "echo out; echo err >&2; cat /etc/resolv.conf; exit 7")
     ).created
@@ -185,7 +185,7 @@ def test_failed_creation_leaves_nothing(zone: Zone, client: Client) -> None:
     assert client.call(create_container=creation("c1", "true")).created.pid > 1
 
 
-def test_signals(client: Client) -> None:
+def test_signals_reach_running_processes(client: Client) -> None:
     client.start("c1", "sleep", "100")
     ref = pb.ProcessRef(container_id="c1")
     client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
@@ -194,7 +194,7 @@ def test_signals(client: Client) -> None:
     client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGTERM))
 
 
-def test_a_signal_before_the_start(client: Client) -> None:
+def test_a_signal_before_the_start_ends_the_container(client: Client) -> None:
     client.call(create_container=creation("c1", "sleep", "100"))
     ref = pb.ProcessRef(container_id="c1")
     client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
@@ -204,7 +204,7 @@ def test_a_signal_before_the_start(client: Client) -> None:
     client.delete("c1")
 
 
-def test_a_signal_for_all(client: Client) -> None:
+def test_a_signal_for_all_reaches_every_process(client: Client) -> None:
     created = client.start("c1", "sh", "-c", "trap 'echo got; exit 4' TERM; sleep 100 & echo up; wait; wait")
     client.until(lambda: client.streams.get(created.stdout_stream) is not None, "output")
     all_of_it = pb.SignalProcess(process=pb.ProcessRef(container_id="c1"), signal=signal.SIGTERM, all=True)
@@ -219,14 +219,14 @@ def test_out_of_memory_is_told_apart(client: Client) -> None:
     assert exited.oom_killed and exited.exit_code in (137, 1)
 
 
-def test_out_of_memory_of_an_exec(client: Client) -> None:
+def test_out_of_memory_of_an_exec_is_reported(client: Client) -> None:
     client.start("c1", "sleep", "100", memory=24 << 20)
     client.execute("c1", "hog", "tail", "/dev/zero")
     exited = client.exited("c1", "hog")
     assert exited.oom_killed and exited.exit_code == 137
 
 
-def test_out_of_memory_of_another_process(client: Client) -> None:
+def test_out_of_memory_of_another_process_is_not_the_containers(client: Client) -> None:
     """The death of an exec's child does not count for the exec, nor for a container killed later."""
     client.start("c1", "sleep", "100", memory=24 << 20)
     client.execute("c1", "e1", "sh", "-c", "tail /dev/zero; exit 7")
@@ -320,7 +320,7 @@ def test_the_root_looks_like_the_image(client: Client) -> None:
     assert "drwxr-x--x" in text or "drwxr-x--x" in client.output(created.stderr_stream).decode()
 
 
-def test_stats(client: Client) -> None:
+def test_statistics_of_a_container_are_counted(client: Client) -> None:
     client.start("c1", "sh", "-c", "head -c 3000000 /dev/zero > /tmp/file; echo ready; exec sleep 100")
     client.until(lambda: any(s.data for s in client.streams.values()), "ready")
     stats = client.call(get_stats=pb.GetStats(container_ids=["c1"])).stats

@@ -15,7 +15,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 pytestmark = pytest.mark.root
 
 
-def test_an_exec(client: Client) -> None:
+def test_an_exec_has_output_and_an_exit_code(client: Client) -> None:
     client.start("c1", "sleep", "100")
     created = client.execute("c1", "e1", "sh", "-c", "cat; echo done >&2; exit 5", stdin=True)
     client.write(created.stdin_stream, b"hello", fin=True)
@@ -27,7 +27,7 @@ def test_an_exec(client: Client) -> None:
     assert ("c1", "e1") not in client.listed()
 
 
-def test_many_short_execs(client: Client) -> None:
+def test_many_short_execs_end_with_their_codes(client: Client) -> None:
     """Some end before crun has written their pid."""
     client.start("c1", "sleep", "100")
     for round_ in range(5):
@@ -43,7 +43,7 @@ def test_many_short_execs(client: Client) -> None:
         assert [client.exited("c1", f"e{round_}-{n}").exit_code for n in range(6)] == list(range(6))
 
 
-def test_an_exec_of_nothing(client: Client) -> None:
+def test_an_exec_of_a_missing_program_is_refused(client: Client) -> None:
     client.start("c1", "sleep", "100")
     with pytest.raises(Failed, match="crun exec"):
         client.execute("c1", "e1", "/no/such/program")
@@ -92,7 +92,7 @@ def test_a_deleted_exec_ends_with_its_group(zone: Zone, client: Client) -> None:
     block_until(lambda: zone.children() == ["sleep 100"], DEADLINE, zone.children)
 
 
-def test_a_terminal(client: Client) -> None:
+def test_a_terminal_has_its_size(client: Client) -> None:
     created = client.start("c1", "sh", tty=True, stdin=True)
     assert created.stderr_stream == 0
     ref = pb.ProcessRef(container_id="c1")
@@ -102,7 +102,7 @@ def test_a_terminal(client: Client) -> None:
     assert b"33 77\r\n" in client.output(created.stdout_stream)
 
 
-def test_a_terminal_for_an_exec(client: Client) -> None:
+def test_an_exec_can_have_a_terminal(client: Client) -> None:
     client.start("c1", "sleep", "100")
     created = client.execute("c1", "e1", "sh", "-c", "test -t 0 && cat && echo over", tty=True, stdin=True)
     client.write(created.stdin_stream, b"line\n", fin=True)
@@ -110,7 +110,7 @@ def test_a_terminal_for_an_exec(client: Client) -> None:
     assert client.output(created.stdout_stream).endswith(b"line\r\nover\r\n")
 
 
-def test_no_terminal_to_resize(client: Client) -> None:
+def test_a_resize_without_a_terminal_is_refused(client: Client) -> None:
     client.start("c1", "sleep", "100")
     resize = pb.ResizeTerminal(process=pb.ProcessRef(container_id="c1"), rows=1, columns=1)
     with pytest.raises(Failed) as failed:

@@ -35,14 +35,14 @@ def complaints(file: Path) -> list[str]:
 
 @needs_e2fsck
 @pytest.mark.parametrize("size", EDGES)
-def test_of_a_size(parts: Path, tmp_path: Path, size: int) -> None:
+def test_a_filesystem_of_a_size_is_sound(parts: Path, tmp_path: Path, size: int) -> None:
     file = tmp_path / "fs.img"
     assert made(parts, file, size) == size
     assert complaints(file) == []
 
 
 @needs_e2fsck
-def test_of_any_size(parts: Path, tmp_path: Path) -> None:
+def test_a_filesystem_of_any_size_is_sound(parts: Path, tmp_path: Path) -> None:
     draw = random.Random(1)
     for _ in range(40):
         made(parts, tmp_path / "fs.img", draw.randrange(MIB, draw.choice([4 * MIB, GIB, 20 * GIB])), "files")

@@ -77,7 +77,7 @@ def test_the_agent_announces_file_volumes(client: Client) -> None:
     assert client.hello is not None and client.hello.file_volumes
 
 
-def test_versions(zone: Zone, client: Client) -> None:
+def test_a_new_version_replaces_the_files(zone: Zone, client: Client) -> None:
     put_version(client, 1, {"a": "one\n", "b": "old\n"})
     assert said(client, with_files("c1", "cat /v/a /v/b; echo no > /v/a")).startswith("one\nold\nsh: ")
     put_version(client, 2, {"a": "two\n", "c": "new\n"})
@@ -105,7 +105,7 @@ def test_a_version_is_not_seen_before_its_last_part(zone: Zone, client: Client) 
     assert said(client, with_files("c3", "wc -c < /v/a; ls -lL /v/a")).startswith("600000\n-r--------")
 
 
-def test_modes_and_owners(zone: Zone, client: Client) -> None:
+def test_modes_and_owners_are_kept(zone: Zone, client: Client) -> None:
     entries = [
         pb.FileEntry(type=pb.FILE_TYPE_DIRECTORY, mode=0o2750, uid=5, gid=6),
         regular("a", "", mode=0o640, uid=7, gid=8),
@@ -162,7 +162,7 @@ def test_file_written_by_a_container_is_read_until_its_deletion(zone: Zone, clie
     assert os.listdir(tree(zone)) == []
 
 
-def test_no_way_out(zone: Zone, client: Client) -> None:
+def test_no_path_leads_out_of_a_file_volume(zone: Zone, client: Client) -> None:
     """Traps of a container with the zone's root lead nowhere."""
     put(client, "v1", [ROOT, directory("d"), link("l", "/run/xenpod"), link("d/l", "..")], keep=["d", "l"])
     for entry in (regular("l/x", ""), regular("d/l/x", ""), directory("l/x"), link("l/x", "a")):

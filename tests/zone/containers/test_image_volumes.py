@@ -145,7 +145,7 @@ def test_invalid_requests_are_refused(zone: Zone, client: Client, wrong: dict[st
     assert failed.value.code == INVALID
 
 
-def test_too_many(zone: Zone, client: Client) -> None:
+def test_too_many_volumes_are_refused(zone: Zone, client: Client) -> None:
     request = creation("c1", "true")
     for number in range(33):
         request.image_volumes.add(name=f"v{number}", filesystems=stack("xvda"))

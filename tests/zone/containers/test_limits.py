@@ -27,7 +27,7 @@ def refused(client: Client, **op: object) -> int:
 
 
 @pytest.mark.parametrize("name", BAD_IDS[:-1])
-def test_ids(zone: Zone, client: Client, name: str) -> None:
+def test_invalid_ids_are_refused(zone: Zone, client: Client, name: str) -> None:
     ref = pb.ProcessRef(container_id=name)
     assert refused(client, create_container=creation(name, "true")) == INVALID
     assert refused(client, start_container=pb.StartContainer(id=name)) in (INVALID, MISSING)
@@ -39,7 +39,7 @@ def test_ids(zone: Zone, client: Client, name: str) -> None:
     assert os.listdir(f"/proc/{zone.pid}/root/run/xenpod/containers") == []
 
 
-def test_no_process_at_all(client: Client) -> None:
+def test_a_request_without_a_process_is_refused(client: Client) -> None:
     assert refused(client, signal_process=pb.SignalProcess(signal=9)) == INVALID
     assert refused(client, exec_process=pb.ExecProcess(process_json=b"{}")) == INVALID
     assert refused(client, delete_exec=pb.DeleteExec()) == INVALID
@@ -82,13 +82,13 @@ def test_creation_of_an_existing_container_or_exec_is_refused(client: Client) ->
 
 
 @pytest.mark.parametrize("number", [0, 65, 1000, 2**32 - 1])
-def test_signal_numbers(client: Client, number: int) -> None:
+def test_invalid_signal_numbers_are_refused(client: Client, number: int) -> None:
     client.call(create_container=creation("c1", "true"))
     ref = pb.ProcessRef(container_id="c1")
     assert refused(client, signal_process=pb.SignalProcess(process=ref, signal=number)) == INVALID
 
 
-def test_sixty_four_containers(client: Client) -> None:
+def test_a_container_beyond_sixty_four_is_refused(client: Client) -> None:
     # Creations that wait for a disk count, and cost nothing.
     calls = [client.begin(create_container=creation(f"c{n}", "true", disk="xvdx")) for n in range(63)]
     client.call(create_container=creation("last", "true"))
@@ -113,14 +113,14 @@ def test_failed_execs_are_not_counted(zone: Zone, client: Client) -> None:
 
 
 @pytest.mark.parametrize("size", [{"rows": 65536, "columns": 80}, {"rows": 24, "columns": 65536}])
-def test_sizes_of_a_terminal(client: Client, size: dict[str, int]) -> None:
+def test_invalid_sizes_of_a_terminal_are_refused(client: Client, size: dict[str, int]) -> None:
     client.call(create_container=creation("c1", "true", tty=True))
     ref = pb.ProcessRef(container_id="c1")
     client.call(resize_terminal=pb.ResizeTerminal(process=ref, rows=65535, columns=65535))
     assert refused(client, resize_terminal=pb.ResizeTerminal(process=ref, **size)) == INVALID
 
 
-def test_sysctls(zone: Zone, client: Client) -> None:
+def test_invalid_sysctls_are_refused(zone: Zone, client: Client) -> None:
     good = {"net.ipv4.ip_unprivileged_port_start": "80", "net/ipv4/conf/lo/forwarding": "1"}
     client.call(configure_zone=pb.ConfigureZone(sysctls=good))
     for bad in ("", "..", "net..ipv4", "../../tmp/x", "/net", "net/../x", "a" * 300, "net. x"):
@@ -133,7 +133,7 @@ def test_sysctls(zone: Zone, client: Client) -> None:
     assert refused(client, configure_zone=pb.ConfigureZone(hostname="x" * 65)) == INVALID
 
 
-def test_the_largest_request(client: Client) -> None:
+def test_the_largest_request_is_accepted(client: Client) -> None:
     request = creation("c1", "cat", "/etc/resolv.conf")
     request.files[0].content = b"#" * ((1 << 20) - 4096)
     created = client.call(create_container=request).created

@@ -101,7 +101,7 @@ def test_malformed_memory_volume_is_refused(zone: Zone, client: Client, wrong: d
     assert not (tree(zone) / "memory").exists()
 
 
-def test_too_many(zone: Zone, client: Client) -> None:
+def test_too_many_volumes_are_refused(zone: Zone, client: Client) -> None:
     request = with_memory("c1", "true")
     for number in range(256):
         request.memory_volumes.add(name=f"n{number}", volume=f"v{number}", mode=0o700)

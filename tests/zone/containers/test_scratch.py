@@ -87,7 +87,7 @@ def test_the_disk_is_the_hard_size(client: Client, scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1 * MIB, 32 * MIB])
-def test_a_layer_with_a_limit(client: Client, scratch: Path, limit: int) -> None:
+def test_a_layer_with_a_limit_is_full_at_its_limit(client: Client, scratch: Path, limit: int) -> None:
     script = "dd if=/dev/zero of=/big bs=65536; wc -c < /big; rm /big; echo again > /f; cat /f"
     request = creation("c1", "sh", "-c", script)
     request.writable_bytes = limit
@@ -113,7 +113,7 @@ def test_a_volume_with_a_limit_is_shared_by_all_containers(zone: Zone, client: C
     assert said(client, asked).endswith("a\nelsewhere\n")
 
 
-def test_a_volume_without_a_limit(zone: Zone, client: Client, scratch: Path) -> None:
+def test_a_volume_without_a_limit_is_shared(zone: Zone, client: Client, scratch: Path) -> None:
     script = "dd if=/dev/zero of=/v/a bs=1M count=100 && ls -lnd /v"
     text = said(client, with_volume("c1", script, uid=7, gid=8, mode=0o2770))
     assert "drwxrws---" in text and " 7 " in text and " 8 " in text
@@ -194,7 +194,7 @@ def test_invalid_disk_name_is_refused(client: Client, name: str) -> None:
     assert failed.value.code == INVALID
 
 
-def test_once_and_before_containers(client: Client, file: Path) -> None:
+def test_the_scratch_disk_is_set_once_and_before_containers(client: Client, file: Path) -> None:
     client.call(create_container=creation("c1", "true"))
     with pytest.raises(Failed) as failed:
         client.call(mount_scratch=pb.MountScratch(disk="xvdzy"))

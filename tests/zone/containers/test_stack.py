@@ -82,7 +82,7 @@ def bind(container: str, name: str) -> dict[str, object]:
     return {"destination": f"/{name}", "type": "bind", "source": source, "options": ["rbind", "ro", "nodev"]}
 
 
-def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
+def test_a_root_of_several_filesystems_is_merged(pod: tuple[Zone, Client, bool]) -> None:
     """Whiteouts, opaque directories, and files that change their kind; the root is writable."""
     zone, client, userns = pod
     script = (
@@ -114,7 +114,7 @@ def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
     nothing_is_mounted(zone)
 
 
-def test_a_volume_of_several(pod: tuple[Zone, Client, bool]) -> None:
+def test_a_volume_of_several_filesystems_is_merged(pod: tuple[Zone, Client, bool]) -> None:
     """The whole overlay, and single parts; all are read-only."""
     zone, client, userns = pod
     script = (

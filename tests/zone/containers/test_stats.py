@@ -58,13 +58,13 @@ def test_statistics_show_the_usage_of_a_container(client: Client) -> None:
     assert found.processes == found.file_descriptors == 0  # asked for without details
 
 
-def test_containers_only(client: Client) -> None:
+def test_statistics_of_containers_only_omit_the_zone(client: Client) -> None:
     busy(client)
     found = client.call(get_stats=pb.GetStats(containers_only=True)).stats
     assert [row.id for row in found.containers] == ["c1"] and not found.HasField("zone")
 
 
-def test_details(client: Client) -> None:
+def test_details_of_statistics_are_counted(client: Client) -> None:
     busy(client)
     found = one(client, details=True)
     assert found.processes == 2 and found.file_descriptors >= 6 and found.sockets == 0

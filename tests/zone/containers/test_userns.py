@@ -118,7 +118,7 @@ def test_the_image_s_owners_are_the_pod_s(pod: Zone, in_pod: Client) -> None:
     )
 
 
-def test_capabilities_of_a_file(in_pod: Client) -> None:
+def test_capabilities_of_a_file_hold_in_the_pod(in_pod: Client) -> None:
     """The capabilities belong to the pod: a user of the pod who runs the file has them."""
     request = script("c1", "cat /proc/self/status; /capable/cat /proc/self/status")
     config = request.config_json.replace(b'"CAP_CHOWN"', b'"CAP_NET_RAW"')
@@ -144,7 +144,7 @@ def test_root_of_the_pod_may_work_in_its_namespace(in_pod: Client) -> None:
     assert "Read-only file system" in text
 
 
-def test_another_user(in_pod: Client) -> None:
+def test_another_user_has_its_ids_in_the_pod(in_pod: Client) -> None:
     request = script("c1", "cat /usual; echo $?; id -u; echo out >/dev/stdout; cat /dev/stdin", stdin=True)
     request.config_json = request.config_json.replace(b'"uid": 0, "gid": 0', b'"uid": 1000, "gid": 7')
     created = in_pod.call(create_container=request).created
@@ -154,14 +154,14 @@ def test_another_user(in_pod: Client) -> None:
     assert in_pod.output(created.stdout_stream) == b"usual\n0\n1000\nout\nin\n"
 
 
-def test_a_terminal(in_pod: Client) -> None:
+def test_a_terminal_belongs_to_the_pod(in_pod: Client) -> None:
     created = in_pod.call(create_container=script("c1", "ls -lnL /proc/self/fd/0; id -u", tty=True)).created
     in_pod.call(start_container=pb.StartContainer(id="c1"))
     in_pod.exited("c1")
     assert re.match(rb"crw--w---- +1 0 ", in_pod.output(created.stdout_stream))
 
 
-def test_execs(in_pod: Client) -> None:
+def test_execs_run_in_the_user_namespace(in_pod: Client) -> None:
     in_pod.call(create_container=script("c1", "sleep 1000"))
     in_pod.call(start_container=pb.StartContainer(id="c1"))
     command = ("sh", "-c", "id -u; cat /proc/self/uid_map; echo x >/dev/stdout")

@@ -55,7 +55,7 @@ def test_the_host_cannot_be_seen(zone: Zone) -> None:
     assert f"{zone.directory}" not in Path("/proc/self/mounts").read_text()
 
 
-def test_facts(client: Client) -> None:
+def test_facts_describe_the_zone(client: Client) -> None:
     assert client.hello is not None
     assert client.hello.version_min == client.hello.version_max == 1
     assert len(client.hello.boot_id) == 16
@@ -68,13 +68,13 @@ def test_facts(client: Client) -> None:
     assert facts.cgroup in ("v1", "v2") and facts.cpus >= 1 and facts.uptime_ns > 0
 
 
-def test_idle_memory(client: Client, root: Path) -> None:
+def test_an_idle_agent_has_at_most_two_mebibytes(client: Client, root: Path) -> None:
     if root.parent.name == "sanitized":
         pytest.skip("the sanitizers' own memory is not the agent's")
     assert client.call(get_stats=pb.GetStats()).stats.zone.agent_rss_bytes <= 2 << 20
 
 
-def test_power_off(zone: Zone, client: Client) -> None:
+def test_a_zone_powers_off(zone: Zone, client: Client) -> None:
     client.call(power_off=pb.PowerOff())
     assert zone.wait_status() == "poweroff"
     assert not Path(f"/proc/{zone.pid}").exists()
@@ -150,7 +150,7 @@ def test_a_failed_launch_leaves_nothing(tmp_path: Path, parts: Path, missing: st
     assert running.stdout == ""
 
 
-def test_wrong_options(tmp_path: Path, parts: Path) -> None:
+def test_wrong_options_are_refused(tmp_path: Path, parts: Path) -> None:
     assert _launch().returncode != 0
     assert _launch("--root", str(tmp_path), "--dir", str(tmp_path), "--env", "novalue").returncode != 0
 

@@ -109,14 +109,14 @@ def test_the_boot_begins_with_the_kernel(guest: Guest) -> None:
     assert kernel.ago_us * 1000 <= facts.uptime_ns
 
 
-def test_facts(guest: Guest) -> None:
+def test_facts_describe_the_guest(guest: Guest) -> None:
     facts = guest.client.call(get_facts=pb.GetFacts()).facts
     assert (facts.cgroup, facts.pid1, facts.hostname) == ("v2", "init", "z1")
     assert guest.client.call(get_stats=pb.GetStats()).stats.zone.agent_rss_bytes <= 2 << 20
     assert "agent: mount" not in guest.console() and "agent: enable" not in guest.console()
 
 
-def test_a_container(guest: Guest) -> None:
+def test_a_container_runs_on_its_overlay(guest: Guest) -> None:
     client = guest.client
     created = client.start("c1", "sh", "-c", "cat /proc/self/mounts; exit 7", disk="vda")
     assert client.exited("c1").exit_code == 7
@@ -125,7 +125,7 @@ def test_a_container(guest: Guest) -> None:
     assert not client.listed()
 
 
-def test_out_of_memory(guest: Guest) -> None:
+def test_out_of_memory_of_a_container_is_reported(guest: Guest) -> None:
     client = guest.client
     client.start("c2", "dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1", memory=24 << 20, disk="vda")
     exited = client.exited("c2")
@@ -133,7 +133,7 @@ def test_out_of_memory(guest: Guest) -> None:
     client.delete("c2")
 
 
-def test_a_zone_out_of_memory(guest: Guest) -> None:
+def test_out_of_memory_of_the_zone_is_reported(guest: Guest) -> None:
     """The container has no limit: the zone had no free memory."""
     client = guest.client
     hungry = "dd if=/dev/zero of=/dev/null bs=100M count=3"
@@ -182,7 +182,7 @@ def test_a_clock_of_its_own_is_slewed(guest: Guest) -> None:
     _until_ahead(client, first + 0.03, 0.008)
 
 
-def test_an_exec_and_a_terminal(guest: Guest) -> None:
+def test_an_exec_has_a_terminal(guest: Guest) -> None:
     client = guest.client
     client.start("c3", "sleep", "1000", disk="vda", memory=64 << 20)
     created = client.execute("c3", "e1", "sh", "-c", "test -t 0 && echo yes", tty=True)
@@ -197,7 +197,7 @@ def test_an_exec_and_a_terminal(guest: Guest) -> None:
     client.delete("c3")
 
 
-def test_power_off(guest: Guest) -> None:
+def test_a_zone_powers_off(guest: Guest) -> None:
     guest.client.begin(power_off=pb.PowerOff())
     # The serial port's other end is a process of the guest, and ends with the others.
     with pytest.raises((Closed, TimeoutError)):

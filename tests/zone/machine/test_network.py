@@ -118,7 +118,7 @@ def test_the_loopback_is_up(client: Client) -> None:
         {"routes": [pb.Route(destination="0.0.0.0/0")] * 65},
     ],
 )
-def test_nonsense(client: Client, changes: dict[str, object]) -> None:
+def test_invalid_networks_are_refused(client: Client, changes: dict[str, object]) -> None:
     with pytest.raises(Failed) as failed:
         client.call(configure_network=request(**changes))
     assert failed.value.code == 3

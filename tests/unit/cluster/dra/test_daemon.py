@@ -258,7 +258,7 @@ async def test_refusals_are_events(node: DraNode) -> None:
 
 
 @pytest.mark.parametrize("version", HEALTHS)
-async def test_the_health_of_the_device(node: DraNode, version: str) -> None:
+async def test_the_health_of_the_device_is_reported(node: DraNode, version: str) -> None:
     await published(node, 4096 * MIB)
     watch = node.kubelet.health(version)
     async with asyncio.timeout(TIMEOUT):

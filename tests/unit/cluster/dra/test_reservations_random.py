@@ -342,6 +342,8 @@ async def _play(folder: Path, shared: bool, script: list[tuple[str, Any]]) -> No
 
 @settings(max_examples=60)
 @given(st.booleans(), st.lists(operations, min_size=6, max_size=40))
-def test_any_order_of_claims_pods_and_restarts(shared: bool, script: list[tuple[str, Any]]) -> None:
+def test_any_order_of_claims_pods_and_restarts_keeps_the_books(
+    shared: bool, script: list[tuple[str, Any]]
+) -> None:
     with tempfile.TemporaryDirectory(prefix="xenpod-") as folder:
         asyncio.run(_play(Path(folder), shared, script))

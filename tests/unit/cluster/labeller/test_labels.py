@@ -37,7 +37,7 @@ def status(
     return reply
 
 
-def test_a_node_on_xen() -> None:
+def test_labels_of_a_node_on_xen_match_its_status() -> None:
     handlers = {
         "xenpod": {"mode": "pv"},
         "fast": {"mode": "pvh"},

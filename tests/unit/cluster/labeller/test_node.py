@@ -101,7 +101,7 @@ async def test_an_answer_without_a_node_is_an_error(there: OneNode, sink: NodeLa
         await sink.put(HERE)
 
 
-async def test_a_wrong_token_and_no_server(url: str, tmp_path: Path) -> None:
+async def test_a_wrong_token_and_a_missing_server_are_errors(url: str, tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "kubeconfig", url, "wrong")
     sink = NodeLabels(NAME, path)
     with pytest.raises(Denied, match="Unauthorized"):

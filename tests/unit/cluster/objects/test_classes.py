@@ -72,7 +72,7 @@ def test_a_class_has_handler_overhead_selector_and_tolerations() -> None:
     ]
 
 
-def test_the_class_of_a_handler_with_an_overhead_of_its_own() -> None:
+def test_a_handler_has_its_own_overhead_in_its_class() -> None:
     node = dataclasses.replace(NODE, overheads={"small": {"memory": "1Gi"}})
     made = classes.runtime_classes([node])
     assert [one["overhead"]["podFixed"] for one in made] == [{"memory": "96Mi"}, {"memory": "1Gi"}]
@@ -253,7 +253,7 @@ def test_nodes_without_taints_are_reached_by_every_pod() -> None:
     assert found.endswith('|| !(object.spec.?nodeName.orValue("") != "" || (true))')
 
 
-def test_commands_for_nodes() -> None:
+def test_commands_for_nodes_set_labels_and_taints() -> None:
     assert nodes.commands(METAL, ["a", "b"]) == (
         "kubectl label --overwrite nodes a b example.com/pool=metal on=\n"
         "kubectl taint --overwrite nodes a b zones=yes:NoSchedule busy:NoExecute\n"
@@ -261,7 +261,7 @@ def test_commands_for_nodes() -> None:
     assert nodes.commands(BARE) == 'kubectl label --overwrite nodes "$NODE" example.com/pool=metal on=\n'
 
 
-def test_flags_of_the_kubelet() -> None:
+def test_flags_of_the_kubelet_set_labels_and_taints() -> None:
     assert nodes.flag_lines(METAL) == (
         "--node-labels=example.com/pool=metal,on=\n--register-with-taints=zones=yes:NoSchedule,busy:NoExecute\n"
     )
@@ -283,7 +283,7 @@ def registration(made: dict[str, Any]) -> Any:
     return made["spec"]["template"]["spec"]["joinConfiguration"]["nodeRegistration"]
 
 
-def test_cluster_apis_template() -> None:
+def test_the_template_of_cluster_api_registers_nodes() -> None:
     made = nodes.kubeadm_config_template(METAL, "v1beta2")
     assert made["apiVersion"] == "bootstrap.cluster.x-k8s.io/v1beta2"
     assert (made["kind"], made["metadata"]) == ("KubeadmConfigTemplate", {"name": "xenpod-metal"})
@@ -297,7 +297,7 @@ def test_cluster_apis_template() -> None:
     }
 
 
-def test_cluster_apis_older_template() -> None:
+def test_the_older_template_of_cluster_api_registers_nodes() -> None:
     made = nodes.kubeadm_config_template(NODE, "v1beta1")
     assert made["apiVersion"] == "bootstrap.cluster.x-k8s.io/v1beta1"
     assert made["metadata"] == {"name": "xenpod"}
@@ -387,11 +387,11 @@ def test_a_text_stays_a_text(yaml: str, value: str) -> None:
 @pytest.mark.parametrize(
     "text", ["1", "1.", "1.x", "1.36.1.1", "", "one.two", "1.99999", " 1.3", "1.3-x", "1.3.1+", "1.3.1 x"]
 )
-def test_no_releases(text: str) -> None:
+def test_malformed_releases_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a release such as 1.36"):
         version(text)
 
 
 @pytest.mark.parametrize("text", ["1.34", "v1.34", "1.34.2", "v1.34.1+k3s1", "v1.34.2-gke.1100"])
-def test_releases(text: str) -> None:
+def test_releases_are_parsed(text: str) -> None:
     assert version(text) == Version(1, 34)

@@ -26,7 +26,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_platform_with_everything(tmp_path: Path) -> None:
+def test_a_platform_with_every_key_is_read(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         """
@@ -202,7 +202,7 @@ def test_defaults_equal_the_defaults_of_xenpod_cri() -> None:
     assert platforms.ZoneOverhead().memory_overhead == config.zone.memory_overhead
 
 
-def test_a_node_by_its_cri_toml(tmp_path: Path) -> None:
+def test_a_node_is_read_from_its_cri_toml(tmp_path: Path) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(
         "run_dir = '/r'\nzone.memory_overhead = '1GiB'\n[handlers.small]\nmemory = '2GiB'\n[handlers.a]\n"
@@ -250,7 +250,7 @@ def info(handlers: object, **config: object) -> dict[str, str]:
     }
 
 
-def test_a_node_by_its_status() -> None:
+def test_a_node_is_read_from_its_status() -> None:
     said = {"xenpod": {"profile": "default", "features": {}}, "b": {"error": "no hap"}, "a": {"profile": "p"}}
     found, unusable = platforms.of_status(info(said, zone={"memory_overhead": 64 << 20}))
     assert found == NodePlatform(
@@ -349,14 +349,14 @@ def test_a_foreign_status_is_refused(said: dict[str, str], cause: str) -> None:
         ("0", 0),
     ],
 )
-def test_quantities(text: str, number: int) -> None:
+def test_quantities_are_parsed(text: str, number: int) -> None:
     assert syntax.quantity(text) == number
 
 
 @pytest.mark.parametrize(
     "text", ["", "Mi", "1 Mi", "1e", "0x10", "1e999", "\N{ARABIC-INDIC DIGIT TWO}", "1\n"]
 )
-def test_no_quantities(text: str) -> None:
+def test_malformed_quantities_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity of Kubernetes such as 96Mi"):
         syntax.quantity(text)
 

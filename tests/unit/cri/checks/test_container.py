@@ -246,7 +246,9 @@ async def pod(node: Rig) -> str:
 
 
 @pytest.mark.parametrize(("fields", "code", "words"), [row[1:] for row in PODS], ids=[row[0] for row in PODS])
-async def test_pods(node: Rig, pod: str, fields: dict[str, Any], code: grpc.StatusCode, words: str) -> None:
+async def test_impossible_pods_are_refused(
+    node: Rig, pod: str, fields: dict[str, Any], code: grpc.StatusCode, words: str
+) -> None:
     before = list(node.protect.calls)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.pod("bad", **fields)
@@ -259,7 +261,7 @@ async def test_pods(node: Rig, pod: str, fields: dict[str, Any], code: grpc.Stat
 @pytest.mark.parametrize(
     ("fields", "code", "words"), [row[1:] for row in CONTAINERS], ids=[row[0] for row in CONTAINERS]
 )
-async def test_containers(
+async def test_impossible_containers_are_refused(
     node: Rig, pod: str, fields: dict[str, Any], code: grpc.StatusCode, words: str
 ) -> None:
     before = list(node.protect.calls)
@@ -279,7 +281,7 @@ async def test_an_impossible_log_directory_is_refused(node: Rig, tmp_path: Path)
     assert raised.value.code() is INVALID
 
 
-async def test_a_log_directory_on_a_full_disk() -> None:
+async def test_a_log_directory_on_a_full_disk_is_exhausted() -> None:
     class Full(HostPaths):
         async def make_directory(self, owner: str, path: str) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

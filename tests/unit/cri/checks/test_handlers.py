@@ -53,7 +53,7 @@ def _host(can: pb.HostCapabilities | None, mode: pb.ZoneMode.ValueType = pb.ZONE
         ("label:sev-snp", "[host] labels of protectd.toml lacks it"),
     ],
 )
-def test_each_requirement(requires: str, why: str) -> None:
+def test_each_missing_requirement_is_named(requires: str, why: str) -> None:
     handler = HandlerConfig(requires=(requires,))
     assert unmet(handler, _host(WHOLE)) == ""
     assert unmet(handler, _host(BARE)) == f"requires {requires}, and {why}"
@@ -109,7 +109,7 @@ OLD_KERNEL = pb.HostCapabilities(pv=True, hvm=True, hap=True, kernel_lacks=[PVH]
         (HandlerMode.PROFILE, PV, OLD_KERNEL, PV, False, ""),
     ],
 )
-def test_modes(
+def test_the_mode_follows_from_host_and_handler(
     mode: HandlerMode,
     profile: pb.ZoneMode.ValueType,
     can: pb.HostCapabilities,

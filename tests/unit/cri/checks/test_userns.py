@@ -101,7 +101,7 @@ async def test_volumes_are_mapped_when_they_are_to_be(node: Rig) -> None:
     assert [volume.map_ids for volume in node.protect.requests[container].volumes] == [True, False]
 
 
-async def test_a_kernel_without_any(node: Rig) -> None:
+async def test_a_kernel_without_user_namespaces_is_reported(node: Rig) -> None:
     """User namespaces are not advertised, and refused before any work."""
     status = await node.cri.Status(cri.StatusRequest())
     assert all(handler.features.user_namespaces for handler in status.runtime_handlers)

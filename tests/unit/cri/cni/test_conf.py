@@ -21,7 +21,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_a_conflist() -> None:
+def test_a_conflist_is_read() -> None:
     chain = parse(json.dumps(GOOD), "file")
     assert (chain.name, chain.version, chain.source) == ("net", "0.4.0", "file")
     assert chain.capabilities == {"portMappings"}
@@ -113,7 +113,7 @@ RESULTS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("result", "expected"), RESULTS)
-def test_addresses(result: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_addresses_are_read_from_results(result: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert addresses_of(result, NETNS, "eth0") == expected
 
 

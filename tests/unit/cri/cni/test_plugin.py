@@ -33,7 +33,7 @@ class Plugin:
             os.close(other)
 
 
-async def test_environment_and_input(tmp_path: Path) -> None:
+async def test_a_plugin_gets_its_environment_and_input(tmp_path: Path) -> None:
     script = 'echo "$CNI_COMMAND $CNI_PATH $CNI_CONTAINERID"; cat'
     said = (await Plugin(tmp_path, script).call("CHECK")).decode()
     first, second = said.splitlines()

@@ -33,7 +33,7 @@ async def pod(node: Rig, tmp_path: Path) -> str:
     return await node.pod(log_directory=str(tmp_path / "logs"))
 
 
-async def test_states_on_the_way_out(node: Rig, pod: str) -> None:
+async def test_states_of_containers_at_the_end_of_their_pod_are_shown(node: Rig, pod: str) -> None:
     """Of a container under removal only the end, if any, is known."""
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     fresh = await node.container(pod, "fresh")
@@ -75,7 +75,7 @@ async def test_create_request_reaches_protectd_whole(node: Rig, pod: str, tmp_pa
     assert b"10.0.0.1\tweb\n" in files["hosts"] and files["hostname"] == b"web\n"
 
 
-async def test_life_of_a_container(node: Rig, pod: str) -> None:
+async def test_a_container_passes_all_states_of_its_life(node: Rig, pod: str) -> None:
     container = await node.container(pod, labels={"a": "b"}, annotations={"c": "d"})
     status = await node.status(container)
     assert status.state == cri.CONTAINER_CREATED and status.created_at > 0 and status.started_at == 0
@@ -181,7 +181,7 @@ async def test_the_stop_signal_is_the_requests_or_the_images(node: Rig, pod: str
     assert (await node.status(image)).stop_signal == cri.SIGRTMINPLUS3
 
 
-async def test_lists_select(node: Rig, pod: str) -> None:
+async def test_lists_are_filtered(node: Rig, pod: str) -> None:
     other = await node.pod("other")
     running = await node.started(pod, "running", labels={"app": "x"})
     created = await node.container(other, "created", labels={"app": "x", "role": "y"})
@@ -203,7 +203,7 @@ async def test_names_are_taken_within_a_pod(node: Rig, pod: str) -> None:
     await node.container(pod, metadata=cri.ContainerMetadata(name="main", attempt=1))
 
 
-async def test_exec_sync(node: Rig, pod: str) -> None:
+async def test_exec_sync_returns_output_and_exit_code(node: Rig, pod: str) -> None:
     container = await node.started(pod, working_dir="/srv")
     node.protect.exec_outputs = [
         pb.ExecOutput(stdout=b"out"),
@@ -238,7 +238,7 @@ EXEC_TROUBLE: list[tuple[dict[str, Any], Fault | None, grpc.StatusCode]] = [
 
 
 @pytest.mark.parametrize(("fields", "fault", "code"), EXEC_TROUBLE)
-async def test_exec_trouble(
+async def test_a_failed_exec_has_its_code(
     node: Rig, pod: str, fields: dict[str, Any], fault: Fault | None, code: grpc.StatusCode
 ) -> None:
     container = await node.started(pod)
@@ -278,7 +278,7 @@ async def test_only_a_running_container_execs(node: Rig, pod: str) -> None:
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_stats(node: Rig, pod: str) -> None:
+async def test_statistics_of_a_container_are_returned(node: Rig, pod: str) -> None:
     container = await node.started(pod, labels={"app": "x"})
     await node.container(pod, "second")
     reply = await node.cri.ContainerStats(cri.ContainerStatsRequest(container_id=container))
@@ -292,7 +292,7 @@ async def test_stats(node: Rig, pod: str) -> None:
     assert [stats.attributes.id for stats in listed] == [container]
 
 
-async def test_reopening_a_log(node: Rig, pod: str) -> None:
+async def test_a_log_is_reopened_while_its_container_runs(node: Rig, pod: str) -> None:
     container = await node.started(pod)
     await node.cri.ReopenContainerLog(cri.ReopenContainerLogRequest(container_id=container))
     assert "ReopenLog" in node.protect.calls
@@ -303,7 +303,7 @@ async def test_reopening_a_log(node: Rig, pod: str) -> None:
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_an_unknown_image_and_an_unknown_pod(node: Rig, pod: str) -> None:
+async def test_an_unknown_image_and_an_unknown_pod_are_not_found(node: Rig, pod: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.container(pod, image=cri.ImageSpec(image="nowhere/nothing:1"))
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND and "pull it first" in (

@@ -68,7 +68,7 @@ def found(path: str, *in_zone: str) -> EmptyDirSource | KubeletFiles | None:
         (f"{PARTS}/blank/web/1", "blank", "with blank"),
     ],
 )
-def test_in_memory(path: str, volume: str, sub_path: str) -> None:
+def test_volumes_in_memory_are_recognized(path: str, volume: str, sub_path: str) -> None:
     root = HOST[f"{VOLUMES}/{volume}"]
     for in_zone in ((), (EMPTY_DIR,)):
         assert found(path, *in_zone) == EmptyDirSource(volume, False, root, sub_path)
@@ -83,7 +83,7 @@ def test_in_memory(path: str, volume: str, sub_path: str) -> None:
         (f"{VOLUMES}/on-tmpfs", "on-tmpfs", ""),
     ],
 )
-def test_on_disk(path: str, volume: str, sub_path: str) -> None:
+def test_volumes_on_disk_are_recognized(path: str, volume: str, sub_path: str) -> None:
     assert found(path, EMPTY_DIR) == EmptyDirSource(volume, True, HOST[f"{VOLUMES}/{volume}"], sub_path)
     assert found(path) is None, "as it was when the pod was made"
 

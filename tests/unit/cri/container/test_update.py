@@ -299,7 +299,7 @@ async def test_status_asks_protectd_once(node: Rig) -> None:
     assert node.protect.calls.count("Info") - before == 2
 
 
-async def test_status_at_length(node: Rig) -> None:
+async def test_verbose_status_has_handlers_and_errors(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
     info = {key: json.loads(text) for key, text in reply.info.items()}
     assert info["handlers"]["xenpod"]["features"] == {

@@ -216,7 +216,7 @@ async def test_an_impossible_id_is_no_answer(mixed: Mixed, method: str, lie: str
     assert str(mixed.other.path) in str(caught.value.details())
 
 
-async def test_figures_of_both(mixed: Mixed) -> None:
+async def test_figures_of_both_are_joined(mixed: Mixed) -> None:
     ours, theirs = await both(mixed)
     pods = [cri.PodSandboxStats(attributes=cri.PodSandboxAttributes(id=theirs))]
     mixed.other.answers |= {

@@ -36,7 +36,7 @@ async def test_a_pod_of_another_handler_is_the_delegates(mixed: Mixed) -> None:
     assert set(await mixed.ours.pods()) == {theirs, classless, ours}
 
 
-async def test_a_pods_life_in_the_delegate(mixed: Mixed) -> None:
+async def test_a_pods_calls_in_the_delegate_are_passed_on(mixed: Mixed) -> None:
     pod = await mixed.ours.pod("agent", handler="runc")
     container = await mixed.ours.started(pod)
     assert mixed.other.containers[container].state == cri.CONTAINER_RUNNING

@@ -50,7 +50,7 @@ async def test_an_unready_delegate_has_its_own_condition(mixed: Mixed, kind: str
 
 
 @pytest.mark.parametrize("default", Unnamed)
-async def test_handlers_of_both(short_path: Path, other: OtherRuntime, default: Unnamed) -> None:
+async def test_handlers_of_both_are_listed(short_path: Path, other: OtherRuntime, default: Unnamed) -> None:
     other.status = ready(**{"": False, "runc": False, "xenpod": False})
     async with in_front_of(short_path, other.path, default=default) as ours:
         found = handlers(await status(ours))
@@ -67,7 +67,7 @@ async def test_features_hold_for_both_runtimes(mixed: Mixed) -> None:
     assert (await status(mixed.ours)).features == theirs
 
 
-async def test_verbose_info_of_both(mixed: Mixed) -> None:
+async def test_verbose_info_of_both_is_joined(mixed: Mixed) -> None:
     mixed.other.status.info["config"] = '{"its": "own"}'
     reply = await status(mixed.ours, verbose=True)
     assert json.loads(reply.info["delegate.config"]) == {"its": "own"}

@@ -105,12 +105,12 @@ CONDITIONS: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("conditions", "applies"), CONDITIONS)
-def test_conditions(conditions: dict[str, Any], applies: bool) -> None:
+def test_conditions_decide_about_rules(conditions: dict[str, Any], applies: bool) -> None:
     rules = _rules({"names": ["chmod"], "action": "SCMP_ACT_ERRNO", **conditions})
     assert rules == ([{"names": ["chmod"], "action": "SCMP_ACT_ERRNO"}] if applies else [])
 
 
-def test_shapes_of_rules() -> None:
+def test_all_shapes_of_rules_are_resolved() -> None:
     argument = {"index": 1, "value": 2**64 - 1, "op": "SCMP_CMP_EQ"}
     rule = {"name": "kill", "names": [], "action": "SCMP_ACT_ERRNO", "errnoRet": 5, "args": [argument]}
     assert _rules(rule | {"comment": "x"}) == [
@@ -143,7 +143,7 @@ BROKEN: list[object] = [
 
 
 @pytest.mark.parametrize("profile", BROKEN)
-def test_broken_profiles(profile: object) -> None:
+def test_broken_profiles_are_refused(profile: object) -> None:
     with pytest.raises(Invalid):
         _resolved(profile)
 
@@ -189,7 +189,7 @@ def _local(path: object) -> Profile:
     return Profile(profile_type=Profile.Localhost, localhost_ref=str(path))
 
 
-def test_profiles_of_the_host() -> None:
+def test_profiles_of_the_host_are_read() -> None:
     content = json.dumps(ALLOW_ALL).encode()
     for security in (
         Security(seccomp=_local("/p")),
@@ -234,19 +234,19 @@ def _shm(made: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", [cri.POD, cri.NODE])
-def test_ipc_of_the_pod(mode: cri.NamespaceMode.ValueType) -> None:
+def test_ipc_of_the_pod_is_shared(mode: cri.NamespaceMode.ValueType) -> None:
     made = _spec(namespace_options=cri.NamespaceOption(ipc=mode, pid=mode))
     assert (_shm(made)["type"], _shm(made)["source"]) == ("bind", "/dev/shm")
     assert sorted(each["type"] for each in made["linux"]["namespaces"]) == ["cgroup", "mount"]
 
 
-def test_ipc_of_ones_own() -> None:
+def test_a_container_gets_its_own_ipc() -> None:
     made = _spec(namespace_options=cri.NamespaceOption(ipc=cri.CONTAINER))
     assert _shm(made)["type"] == "tmpfs" and "size=67108864" in _shm(made)["options"]
     assert sorted(each["type"] for each in made["linux"]["namespaces"]) == ["cgroup", "ipc", "mount"]
 
 
-def test_processes_of_another_container() -> None:
+def test_processes_of_another_container_are_joined() -> None:
     options = cri.NamespaceOption(pid=cri.TARGET, target_id="x")
     made = _spec(target_pid=77, namespace_options=options)
     assert {"type": "pid", "path": "/proc/77/ns/pid"} in made["linux"]["namespaces"]

@@ -38,7 +38,7 @@ COMMANDS: list[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], list[str]
 
 
 @pytest.mark.parametrize(("asked", "entrypoint", "cmd", "expected"), COMMANDS)
-def test_arguments(
+def test_arguments_follow_image_and_container(
     asked: dict[str, Any], entrypoint: tuple[str, ...], cmd: tuple[str, ...], expected: list[str]
 ) -> None:
     image = replace(IMAGE, entrypoint=entrypoint, cmd=cmd)
@@ -183,7 +183,7 @@ SIGNALS = [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGRTMIN", 34), ("SIGRTMIN
 
 
 @pytest.mark.parametrize(("name", "expected"), SIGNALS)
-def test_signals(name: str, expected: int) -> None:
+def test_signals_are_found_by_name(name: str, expected: int) -> None:
     assert number(name) == expected
 
 
@@ -204,7 +204,7 @@ QUANTITIES = [("1", 1), ("512Mi", 512 << 20), ("1.5Gi", 3 << 29), ("2k", 2000), 
 
 
 @pytest.mark.parametrize(("text", "expected"), QUANTITIES)
-def test_quantities(text: str, expected: int) -> None:
+def test_quantities_are_parsed(text: str, expected: int) -> None:
     assert within(text, 10**16) == expected
 
 

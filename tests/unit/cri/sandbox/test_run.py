@@ -262,7 +262,7 @@ async def test_a_failed_stop_can_be_repeated(node: Rig) -> None:
     assert not node.network.attached
 
 
-async def test_lists_select(node: Rig) -> None:
+async def test_lists_of_pods_are_filtered(node: Rig) -> None:
     red = await node.pod("red", labels={"colour": "red", "app": "x"})
     blue = await node.pod("blue", labels={"colour": "blue", "app": "x"})
     await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=blue))
@@ -389,7 +389,7 @@ async def test_a_checkpoint_is_refused_with_its_reason(node: Rig) -> None:
     assert "its zone's kernel" in (raised.value.details() or "")
 
 
-def test_every_rpc_is_there() -> None:
+def test_every_rpc_exists() -> None:
     """None answers with the generated servicer's own refusal."""
     service = cri.DESCRIPTOR.services_by_name["RuntimeService"]
     generated = rpc.RuntimeServiceServicer

@@ -55,7 +55,7 @@ class Listener:
         self._call.cancel()
 
 
-async def test_a_whole_life(node: Rig) -> None:
+async def test_each_step_of_a_whole_life_has_an_event(node: Rig) -> None:
     listener = Listener(node)
     pod = await node.pod()
     container = await node.started(pod)
@@ -203,7 +203,9 @@ async def streamed(call: Any, field: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
-async def test_streaming_lists(node: Rig, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+async def test_streaming_lists_return_all_items(
+    node: Rig, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     monkeypatch.setattr(rpc_server, "BATCH_ITEMS", size)
     assert await streamed(node.cri.StreamPodSandboxes(cri.StreamPodSandboxesRequest()), "pod_sandboxes") == []
     pods = [await node.pod(f"pod-{number}", labels={"odd": str(number % 2)}) for number in range(7)]

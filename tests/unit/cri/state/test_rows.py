@@ -68,7 +68,7 @@ RUNNING = replace(CONTAINER, phase=ContainerPhase.RUNNING, exit=None, volume_ima
 RUNNING_ROW = (*CONTAINER_ROW[:2], "running", *CONTAINER_ROW[3:11], None, None, None, None, "[]")
 
 
-def test_an_attachment_as_text() -> None:
+def test_an_attachment_keeps_its_text() -> None:
     assert json.loads(PLACE.to_json()) == json.loads(PLACE_TEXT)
     assert Attachment.from_json(PLACE_TEXT) == PLACE
     planned = replace(PLACE, result=None, addresses=(), runtime_config={})
@@ -76,7 +76,7 @@ def test_an_attachment_as_text() -> None:
     assert Attachment.from_json(planned.to_json()) == planned
 
 
-def test_a_sandbox_as_a_row() -> None:
+def test_a_sandbox_keeps_its_row() -> None:
     row = rows.of_sandbox(SANDBOX)
     assert json.loads(row[5]) == json.loads(PLACE_TEXT)
     assert row[:5] + row[6:] == SANDBOX_ROW[:5] + SANDBOX_ROW[6:]
@@ -84,7 +84,7 @@ def test_a_sandbox_as_a_row() -> None:
 
 
 @pytest.mark.parametrize(("container", "row"), [(CONTAINER, CONTAINER_ROW), (RUNNING, RUNNING_ROW)])
-def test_a_container_as_a_row(container: Container, row: rows.Row) -> None:
+def test_a_container_keeps_its_row(container: Container, row: rows.Row) -> None:
     assert rows.of_container(container) == row
     assert rows.to_container(row) == container
 

@@ -105,7 +105,7 @@ def figures(metrics: Any, labels: int = 6) -> dict[tuple[str, ...], int]:
     }
 
 
-async def test_each_figure_of_a_container(node: Rig) -> None:
+async def test_each_figure_of_a_container_has_its_source(node: Rig) -> None:
     node.protect.workload_stats = ROW
     asked = cri.LinuxContainerResources(cpu_quota=20_000, cpu_period=50_000, cpu_shares=512)
     before = int(time.time())
@@ -141,7 +141,7 @@ async def test_disks_are_counted_when_there_was_either(node: Rig, counted: str) 
     assert every["blkio_device_usage_total", DEVICE, "", "", "Write"] == 6
 
 
-async def test_each_figure_of_a_pod(node: Rig) -> None:
+async def test_each_figure_of_a_pod_has_its_source(node: Rig) -> None:
     node.protect.zone_stats = pb.ZoneStatsRow(
         cpu_usage_ns=7 * SECOND, memory_usage_bytes=21, memory_working_set_bytes=22, memory_rss_bytes=23,
         swap_usage_bytes=24, interfaces=[NETWORK, pb.InterfaceStats(name="eth1", tx_dropped=9)],
@@ -167,7 +167,7 @@ async def test_each_figure_of_a_pod(node: Rig) -> None:
     assert [every[name, "eth1"] for name in names] == [0, 0, 0, 0, 0, 0, 0, 9]
 
 
-async def test_each_figure_of_statistics(node: Rig) -> None:
+async def test_each_figure_of_statistics_has_its_source(node: Rig) -> None:
     """The figures of CRI's statistics that metrics have too."""
     pressure = pb.Pressure(
         some_avg10=1, some_avg60=2, some_avg300=3, some_total_us=4,

@@ -40,7 +40,7 @@ async def listed(node: Rig, **fields: Any) -> list[str]:
     return [one.attributes.id for one in (await node.cri.ListPodSandboxStats(request)).stats]
 
 
-async def test_a_pods_statistics(node: Rig) -> None:
+async def test_a_pods_statistics_have_its_attributes_and_figures(node: Rig) -> None:
     node.protect.zone_stats = pb.ZoneStatsRow(
         cpu_usage_ns=9, memory_usage_bytes=8, memory_working_set_bytes=7, memory_rss_bytes=6,
         memory_available_bytes=5, page_faults=4, major_page_faults=3, io_pressure=PRESSURE,
@@ -80,7 +80,7 @@ async def test_a_pods_statistics(node: Rig) -> None:
     assert (inner.swap.swap_usage_bytes.value, inner.swap.swap_available_bytes.value) == (20, 30)
 
 
-async def test_lists_and_their_filters(node: Rig) -> None:
+async def test_lists_of_statistics_are_filtered(node: Rig) -> None:
     pods = [await node.pod(f"pod-{number}", labels={"odd": str(number % 2)}) for number in range(4)]
     assert await listed(node) == pods
     assert [list(request.ids) for request in node.protect.stats_requests] == [[]]  # all: no list of ids
@@ -120,7 +120,7 @@ async def test_a_zones_absurd_claims_do_not_break_the_list(node: Rig) -> None:
     assert (await node.cri.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest())).pod_metrics
 
 
-async def test_streamed_container_stats(node: Rig) -> None:
+async def test_streamed_container_statistics_are_filtered(node: Rig) -> None:
     pod = await node.pod()
     containers = [await node.started(pod, f"c{number}") for number in range(3)]
     stream = node.cri.StreamContainerStats(cri.StreamContainerStatsRequest())

@@ -38,7 +38,7 @@ async def streaming() -> AsyncIterator[Server]:
 
 
 @pytest.mark.parametrize("protocol", ["v5.channel.k8s.io", "v4.channel.k8s.io"])
-async def test_a_command_over_spdy(streaming: Server, protocol: str) -> None:
+async def test_a_command_gets_input_and_output_over_spdy(streaming: Server, protocol: str) -> None:
     client = await spdy(streaming.base, streaming.url(Play().job(echo)), protocol)
     await client.open_all("error", "stdin", "stdout", "stderr")
     content = bytes(range(256)) * 4000
@@ -60,7 +60,7 @@ async def test_older_spdy_protocols_tell_failures_as_text(streaming: Server, pro
     assert client.text("error") == b"command terminated with non-zero exit code: 3"
 
 
-async def test_a_command_over_websocket(streaming: Server) -> None:
+async def test_a_command_gets_input_and_output_over_websocket(streaming: Server) -> None:
     client = await websocket(streaming.base, streaming.url(Play().job(echo)))
     content = bytes(range(256)) * 1000
     for at in range(0, len(content), 30_000):
@@ -74,7 +74,7 @@ async def test_a_command_over_websocket(streaming: Server) -> None:
     assert client.closed == 1000
 
 
-async def test_base64_over_websocket(streaming: Server) -> None:
+async def test_base64_channels_carry_input_and_output(streaming: Server) -> None:
     async def upper(command: Command) -> ExitStatus:
         assert command.stdin is not None
         await command.stdout((await command.stdin.read()).upper())
@@ -132,7 +132,7 @@ async def test_a_url_is_good_once(streaming: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/exec", "/exec/", "/exec/x", f"/exec/{'A' * 48}", "/attach/{token}", "//"]
 )
-async def test_guessed_urls(streaming: Server, path: str) -> None:
+async def test_guessed_urls_are_not_found(streaming: Server, path: str) -> None:
     play = Play()
     token = path_of(streaming.url(play.job(forever))).rpartition("/")[2]
     line = await connect(streaming.base)
@@ -141,7 +141,7 @@ async def test_guessed_urls(streaming: Server, path: str) -> None:
     assert play.begun == 0
 
 
-async def test_an_old_url() -> None:
+async def test_an_old_url_is_not_found() -> None:
     async with server(url_lifetime=0.05) as streaming:
         url = streaming.url(Play().job(forever))
         await asyncio.sleep(0.1)
@@ -340,7 +340,7 @@ async def test_an_idle_stream_is_ended() -> None:
         await play.until(lambda: play.cancelled == 1)
 
 
-async def test_too_many_streams() -> None:
+async def test_too_many_streams_are_refused() -> None:
     async with server(connections=2) as streaming:
         play = Play()
         clients = [await websocket(streaming.base, streaming.url(play.job(forever, pod=pod))) for pod in "ab"]

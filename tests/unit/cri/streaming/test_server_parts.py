@@ -283,7 +283,7 @@ def test_loopback_needs_no_tls(address: str) -> None:
     assert not StreamingConfig(address=address).tls.on
 
 
-def test_beyond_loopback_with_tls_and_a_client_ca() -> None:
+def test_an_address_beyond_loopback_is_accepted_with_tls_and_a_client_ca() -> None:
     assert StreamingConfig(address="10.0.0.1:4000", tls=TLS).tls.on
 
 

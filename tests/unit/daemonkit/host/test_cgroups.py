@@ -27,7 +27,9 @@ V2 = "41 30 0:36 / {root}/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
         ("22 1 8:1 / / rw - ext4 /dev/sda rw\n", "0::/\n", []),
     ],
 )
-def test_groups_of_a_process(tmp_path: Path, mountinfo: str, cgroup: str, found: list[str]) -> None:
+def test_the_groups_of_a_process_are_found(
+    tmp_path: Path, mountinfo: str, cgroup: str, found: list[str]
+) -> None:
     root = tmp_path / "sys"
     (tmp_path / "mountinfo").write_text(mountinfo.replace("{root}", str(root)))
     (tmp_path / "cgroup").write_text(cgroup)

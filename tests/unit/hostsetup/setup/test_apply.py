@@ -238,7 +238,7 @@ def test_modes_of_files_stay(tree: Path) -> None:
     assert os.stat(tree / GRUB).st_mode & 0o777 == 0o644
 
 
-def test_variables_of_shell_files() -> None:
+def test_variables_of_shell_files_are_read_and_written() -> None:
     text = "# A=1\nA=2\nB=\nA='3'\n"
     assert variable(text, "A") == "3" and variable(text, "B") == "" and variable(text, "C") is None
     assert with_variable(text, "A", "4") == "# A=1\nA=2\nB=\nA=4\n"

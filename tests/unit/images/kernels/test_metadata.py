@@ -22,7 +22,7 @@ from tests.support.images.kernel_images import METADATA, config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
-def test_metadata() -> None:
+def test_metadata_is_parsed() -> None:
     assert metadata.parse(METADATA.encode(), "x") == Metadata("6.12.4", "zone", platform.machine())
     other = "# made by hand\n\n  KERNEL_VERSION=5\r\nVENDOR=a = b\n"
     assert metadata.parse(other.encode(), "x") == Metadata(version="5")
@@ -43,7 +43,7 @@ def test_metadata() -> None:
         (b"KERNEL_ARCH=s390x\n", "it is for s390x"),
     ],
 )
-def test_malformed_metadata(data: bytes, cause: str) -> None:
+def test_malformed_metadata_is_refused(data: bytes, cause: str) -> None:
     with pytest.raises(Refused, match=cause):
         metadata.parse(data, "x")
 

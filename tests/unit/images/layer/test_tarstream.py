@@ -66,7 +66,7 @@ def _pax(records: dict[str, str], name: str = "f", data: bytes = b"", kind: byte
 
 
 @pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
-def test_sparse_maps(form: str) -> None:
+def test_sparse_maps_are_read(form: str) -> None:
     body = b"A" * 512 + b"B" * 512
     size = (1 << 20) + 5000
     if form == "old":
@@ -161,7 +161,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
-def test_broken(data: bytes) -> None:
+def test_broken_archives_are_refused(data: bytes) -> None:
     with pytest.raises(Unpackable):
         _read(data)
 
@@ -336,7 +336,7 @@ def test_entries_are_bounded_by_their_memory(kind: bytes, least: int, most: int)
     assert least < 10_000 - len(list(blocks)) < most
 
 
-def test_too_many_entries() -> None:
+def test_too_many_entries_are_refused() -> None:
     layer = Layer()
     for number in range(50):
         layer.file(str(number))
@@ -378,7 +378,7 @@ def _sparse_parts(form: str, parts: int) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
-def test_sparse_maps_of_too_many_parts(form: str) -> None:
+def test_sparse_maps_of_too_many_parts_are_refused(form: str) -> None:
     # The old form is looked at block by block.
     beyond = MAX_EXTENTS + (1 if form != "old" else 22)
     for parts, refused in ((MAX_EXTENTS, False), (beyond, True)):

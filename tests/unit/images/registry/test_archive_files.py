@@ -33,7 +33,7 @@ def _archive(path: Path, files: int, links: int) -> Path:
 
 
 @pytest.mark.parametrize("links", [0, MAX_MEMBERS // 2, MAX_MEMBERS - 1])
-def test_an_archive_of_too_many_members(tmp_path: Path, links: int) -> None:
+def test_an_archive_of_too_many_members_is_refused(tmp_path: Path, links: int) -> None:
     with pytest.raises(Invalid, match="no OCI layout"):
         _open(_archive(tmp_path / "full", MAX_MEMBERS - links, links), tmp_path / "work").images()
     with pytest.raises(Unpackable, match=f"more than {MAX_MEMBERS} members"):

@@ -35,7 +35,7 @@ def _encoded(text: str) -> str:
         ),
     ],
 )
-def test_forms(auth: AuthConfig, expected: Credentials) -> None:
+def test_all_forms_of_credentials_are_read(auth: AuthConfig, expected: Credentials) -> None:
     assert credentials_from(auth) == expected
 
 

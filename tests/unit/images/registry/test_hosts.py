@@ -33,11 +33,11 @@ def _urls(hosts: tuple[RegistryHost, ...]) -> list[str]:
         ("10.0.0.1:5000", "https://10.0.0.1:5000/v2"),
     ],
 )
-def test_without_a_file(tmp_path: Path, registry: str, url: str) -> None:
+def test_without_a_file_the_registry_is_the_only_host(tmp_path: Path, registry: str, url: str) -> None:
     assert _urls(hosts_for(registry, tmp_path)) == [url]
 
 
-def test_tables_in_their_order_then_the_server(tmp_path: Path) -> None:
+def test_hosts_come_in_the_order_of_tables_then_the_server(tmp_path: Path) -> None:
     _write(
         tmp_path,
         "docker.io",
@@ -87,7 +87,7 @@ def test_settings_of_the_server_stand_at_the_top(tmp_path: Path) -> None:
     assert host.ca == (tmp_path / "r.example/ca.pem",)
 
 
-def test_port_directory_and_default(tmp_path: Path) -> None:
+def test_the_directory_with_the_port_comes_before_the_default(tmp_path: Path) -> None:
     _write(tmp_path, "_default", '[host."http://d.example"]\n')
     _write(tmp_path, "r.example_5000_", '[host."http://p.example"]\n')
     _write(tmp_path, "r.example:6000", '[host."http://c.example"]\n')
@@ -110,7 +110,7 @@ def test_port_directory_and_default(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_dial_timeout(tmp_path: Path, text: str, seconds: float | None) -> None:
+def test_dial_timeout_is_read(tmp_path: Path, text: str, seconds: float | None) -> None:
     _write(tmp_path, "r.example", f'{text}\n[host."https://m.example"]\n{text}\n')
     mirror, server = hosts_for("r.example", tmp_path)
     assert mirror.dial_seconds == server.dial_seconds == seconds
@@ -140,7 +140,7 @@ def test_capabilities_as_containerd_has_them(tmp_path: Path) -> None:
     assert {"pull", "resolve"} <= second.capabilities
 
 
-def test_certificates(tmp_path: Path) -> None:
+def test_certificates_are_read(tmp_path: Path) -> None:
     _write(
         tmp_path,
         "r.example",

@@ -28,7 +28,7 @@ AMD64 = Platform("linux", "amd64")
 MANIFEST: dict[str, Any] = json.loads(build([Layer().file("f").tar()]).manifest)
 
 
-def test_a_manifest() -> None:
+def test_a_manifest_is_parsed() -> None:
     parsed = manifests.manifest(MANIFEST, "x", 10)
     assert parsed.config.digest == MANIFEST["config"]["digest"]
     assert [layer.size for layer in parsed.layers] == [MANIFEST["layers"][0]["size"]]
@@ -46,7 +46,7 @@ def test_a_manifest() -> None:
         ({"layers": [], "config": {}}, DOCKER_MANIFEST, DOCKER_MANIFEST),
     ],
 )
-def test_kinds(document: dict[str, Any], said: str, kind: str) -> None:
+def test_the_kind_of_a_document_is_recognized(document: dict[str, Any], said: str, kind: str) -> None:
     assert manifests.kind_of(document, said, "x") == kind
 
 
@@ -161,7 +161,9 @@ def test_texts_with_half_a_surrogate_pair_are_refused(untrusted: bytes) -> None:
         (Platform("linux", "arm", "v6"), [("linux", "arm", "v7"), ("linux", "arm", "v6")], "armv6"),
     ],
 )
-def test_platforms(wanted: Platform, there: list[tuple[str, ...]], chosen: str) -> None:
+def test_the_entry_of_the_platform_is_chosen(
+    wanted: Platform, there: list[tuple[str, ...]], chosen: str
+) -> None:
     entries = tuple(_entry(*platform) for platform in there)
     assert manifests.choose(entries, wanted, "x").annotation("n") == chosen
 

@@ -32,7 +32,7 @@ D = "sha256:" + "a1" * 32
         ("a/b:Tag_1.2-3", "docker.io/a/b:Tag_1.2-3"),
     ],
 )
-def test_normal_form(text: str, normal: str) -> None:
+def test_names_are_brought_to_their_normal_form(text: str, normal: str) -> None:
     reference = names.parse(text)
     assert str(reference) == normal
     assert names.parse(normal) == reference
@@ -73,7 +73,7 @@ def test_normal_form(text: str, normal: str) -> None:
         "user:pass@host.io/a",
     ],
 )
-def test_refused(text: str) -> None:
+def test_invalid_names_are_refused(text: str) -> None:
     with pytest.raises(Invalid):
         names.parse(text)
 

@@ -67,7 +67,7 @@ def _cut(data: bytes, size: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("how", STREAMS)
 @MANY
 @given(st.data())
-def test_mangled_layers(how: str, data: st.DataObject) -> None:
+def test_mangled_layers_are_read_or_refused(how: str, data: st.DataObject) -> None:
     blob = _mangled(data, STREAMS[how])
     chunks = _cut(blob, data.draw(st.sampled_from([1, 7, 512, 1 << 20])))
     limits = ImageLimits(unpacked_floor_bytes=1 << 20, header_bytes=4096, entries=100, index_bytes=10_000)
@@ -98,7 +98,9 @@ _RECORD = st.tuples(
 @given(
     st.lists(_RECORD, max_size=8), st.sampled_from([b"0", b"1", b"2", b"5", b"S"]), st.binary(max_size=600)
 )
-def test_any_pax_records(records: list[tuple[str, str]], kind: bytes, body: bytes) -> None:
+def test_any_pax_records_are_read_or_refused(
+    records: list[tuple[str, str]], kind: bytes, body: bytes
+) -> None:
     headers = b""
     for key, value in records:
         rest = f" {key}={value}\n".encode()
@@ -127,7 +129,7 @@ _SOUND = build([packed(TAR)], {"Env": ["A=b"], "Cmd": ["sh"], "User": "1"}, auth
 @MANY
 @given(st.data())
 @example(None)
-def test_mangled_documents(data: st.DataObject | None) -> None:
+def test_mangled_documents_are_read_or_refused(data: st.DataObject | None) -> None:
     for sound in (_SOUND.manifest, _SOUND.config):
         raw = b'{"config":"\\ud800"}' if data is None else _mangled(data, sound)
         for read in (
@@ -248,7 +250,7 @@ def test_hosts_file_of_any_registry_name_is_within_the_folder(tmp_path: Path, re
 
 @MANY
 @given(st.data())
-def test_mangled_archives(tmp_path: Path, data: st.DataObject) -> None:
+def test_mangled_archives_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     archive = tmp_path / "a.tar"
     if not (tmp_path / "sound").exists():
         layer = Layer()
@@ -282,7 +284,7 @@ class _Answer:
 
 @MANY
 @given(st.binary(max_size=40) | _ANYTHING.map(lambda v: json.dumps({"token": v}).encode()))
-def test_any_answer_of_a_token_service(body: bytes) -> None:
+def test_any_answer_of_a_token_service_is_read_or_refused(body: bytes) -> None:
     try:
         token = _token(_Answer(body), "t.example")  # type: ignore[arg-type]
     except Fault:

@@ -196,7 +196,7 @@ def test_implicit_directories_are_bounded_too() -> None:
         _tree(layer, limits=ImageLimits(memory_bytes=10_000_000))
 
 
-def test_a_file_larger_than_allowed() -> None:
+def test_a_file_beyond_the_limit_is_refused() -> None:
     tree = MergedTree("image", ImageLimits(unpacked_bytes=100))
     with pytest.raises(Oversized):
         tree.apply(

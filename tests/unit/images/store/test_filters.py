@@ -76,7 +76,7 @@ def _fits(*texts: str, used: bool = False, **changes: Any) -> bool:
         (("until=99999999999999999999d",), False),
     ],
 )
-def test_filters(texts: tuple[str, ...], expected: bool) -> None:
+def test_filters_match_names_and_labels(texts: tuple[str, ...], expected: bool) -> None:
     assert _fits(*texts) is expected
 
 
@@ -117,7 +117,7 @@ def test_invalid_filter_is_refused(text: str, cause: str) -> None:
         Filters([text], NOW)
 
 
-def test_too_many_filters() -> None:
+def test_too_many_filters_are_refused() -> None:
     Filters(["dangling=true"] * MAX_FILTERS, NOW)
     with pytest.raises(Invalid, match="more than"):
         Filters(["dangling=true"] * (MAX_FILTERS + 1), NOW)

@@ -275,7 +275,7 @@ def test_owner_may_hold_several_images(store: ImageStore) -> None:
     assert _files(store) == set()
 
 
-def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
+def test_an_image_held_before_a_restart_is_swept_after_it(store: ImageStore) -> None:
     image = _add(store, "one", ["base"], "docker.io/library/a:1")
     store.hold(image.id, "c1")
     store.remove("a:1")

@@ -95,7 +95,7 @@ def test_a_hold_during_a_removal_finds_nothing_to_hold(
     assert store.files.named() == []
 
 
-def test_two_images_at_once_are_both_there(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_images_made_at_once_both_exist(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The single read of the index must not replace later additions of the other thread."""
     _filesystem(store)
     for future in _during(
@@ -109,7 +109,7 @@ def test_two_images_at_once_are_both_there(store: ImageStore, monkeypatch: pytes
     assert len(store.images()) == 2
 
 
-def test_a_filesystem_and_an_image_at_once_are_both_there(
+def test_a_filesystem_and_an_image_made_at_once_both_exist(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _filesystem(store)

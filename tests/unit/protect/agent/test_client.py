@@ -167,7 +167,7 @@ async def test_wrong_streams_are_dropped(client: AgentClient, agent: SimAgent) -
     await until(lambda: all(output.forgotten for output in agent.outputs.values()))
 
 
-def test_lists_of_processes() -> None:
+def test_lists_of_processes_are_read() -> None:
     ref = pb.ProcessRef(container_id="w", exec_id="e")
     untrusted = pb.ProcessList(
         processes=[

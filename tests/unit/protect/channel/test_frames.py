@@ -56,7 +56,7 @@ def test_golden_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("entry", GOLDEN, ids=lambda entry: entry["name"])
-def test_golden(entry: dict[str, Any]) -> None:
+def test_golden_frames_are_decoded_or_refused(entry: dict[str, Any]) -> None:
     raw = bytes.fromhex(entry["hex"])
     decoder = FrameDecoder(Side(entry["direction"]))
     if entry["error"] is not None:

@@ -181,7 +181,7 @@ TOO_MUCH: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("operation", "payload"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
-def test_more_than_there_can_be_is_a_violation(operation: str, payload: bytes) -> None:
+def test_an_impossible_amount_is_a_violation(operation: str, payload: bytes) -> None:
     with pytest.raises(ProtocolViolation, match=f"REPLY to {operation}"):
         reply_rules.check_reply(operation, payload)
 

@@ -232,7 +232,7 @@ async def test_calls_open_when_the_connection_breaks_are_link_down(link: Link, a
     await until(lambda: link.connected)
 
 
-async def test_exit_events(link: Link, agent: SimAgent, events: Owner) -> None:
+async def test_exit_events_reach_the_owner(link: Link, agent: SimAgent, events: Owner) -> None:
     await link.open(5)
     await link.call(create("c1"), 5)
     agent.exit("c1", 137)

@@ -165,7 +165,7 @@ def test_a_hostile_receiver_gets_only_existing_bytes(size: int, credits: list[tu
 
 
 class TestReceiver:
-    def test_data_without_credit(self) -> None:
+    def test_data_without_credit_is_a_violation(self) -> None:
         with pytest.raises(ProtocolViolation, match="without credit"):
             Receiver(fresh=False).data(0, b"x", False)
 
@@ -176,19 +176,19 @@ class TestReceiver:
             receiver.data(0, b"x", False)
 
     @pytest.mark.parametrize("offset", [0, 2, 1 << 63])
-    def test_a_wrong_offset(self, offset: int) -> None:
+    def test_a_wrong_offset_is_a_violation(self, offset: int) -> None:
         receiver = Receiver(fresh=True)
         receiver.data(0, b"x", False)
         with pytest.raises(ProtocolViolation, match="offset"):
             receiver.data(offset, b"y", False)
 
-    def test_over_credit(self) -> None:
+    def test_data_over_credit_is_a_violation(self) -> None:
         receiver = Receiver(fresh=True)
         receiver.data(0, b"x" * WINDOW, False)
         with pytest.raises(ProtocolViolation, match="credit"):
             receiver.data(WINDOW, b"y", False)
 
-    def test_after_fin(self) -> None:
+    def test_data_after_fin_is_a_violation(self) -> None:
         receiver = Receiver(fresh=True)
         receiver.data(0, b"x", True)
         with pytest.raises(ProtocolViolation, match="after FIN"):
@@ -232,7 +232,7 @@ class TestSender:
     @pytest.mark.parametrize(
         "credit", [Credit(6, 7), Credit(2, WINDOW - 1), Credit(1, WINDOW + 2), Credit(FARTHEST, FARTHEST + 1)]
     )
-    def test_bad_credit(self, credit: Credit) -> None:
+    def test_bad_credit_is_a_violation(self, credit: Credit) -> None:
         sender = Sender(fresh=True)
         sender.add(b"abcdef")
         sender.take(5)

@@ -59,7 +59,7 @@ def test_function_without_a_reset_is_refused(functions: Path) -> None:
         pci.check_function(ADDRESS, functions)
 
 
-def test_a_bridge(functions: Path) -> None:
+def test_a_bridge_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "class").write_text("0x060400\n")
     with pytest.raises(Refused, match="a bridge"):
         pci.check_function(ADDRESS, functions)

@@ -32,7 +32,9 @@ async def _until(pieces: AsyncGenerator[bytes, None], wanted: bytes) -> bytes:
         (b"x" * 200_000 + b"\nend\n", 1, b"end\n"),
     ],
 )
-async def test_the_last_lines(tmp_path: Path, content: bytes, lines: int, shown: bytes) -> None:
+async def test_following_begins_with_the_last_lines(
+    tmp_path: Path, content: bytes, lines: int, shown: bytes
+) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
     assert b"".join([piece async for piece in follow(path, lines, None)]) == shown
@@ -74,7 +76,7 @@ async def test_a_cut_loses_and_repeats_nothing(tmp_path: Path) -> None:
     await pieces.aclose()
 
 
-async def test_no_file_or_a_link(tmp_path: Path) -> None:
+async def test_a_missing_file_and_a_link_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await anext(follow(tmp_path / "none", 1, None))
     (tmp_path / "link").symlink_to("/etc/passwd")

@@ -42,7 +42,7 @@ def a_workload(state: w.WorkloadState = w.WorkloadState.RUNNING) -> w.Workload:
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(z.ZoneState, z.ZoneState)))
-def test_zone_transitions(old: z.ZoneState, new: z.ZoneState) -> None:
+def test_zone_transitions_outside_the_table_are_refused(old: z.ZoneState, new: z.ZoneState) -> None:
     if new in z.NEXT[old]:
         assert a_zone(old).to(new).state is new
     else:
@@ -51,7 +51,9 @@ def test_zone_transitions(old: z.ZoneState, new: z.ZoneState) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(w.WorkloadState, w.WorkloadState)))
-def test_workload_transitions(old: w.WorkloadState, new: w.WorkloadState) -> None:
+def test_workload_transitions_outside_the_table_are_refused(
+    old: w.WorkloadState, new: w.WorkloadState
+) -> None:
     if new in w.NEXT[old]:
         assert a_workload(old).to(new).state is new
     else:
@@ -101,18 +103,18 @@ def test_ledger_adopts_zones_beyond_its_capacity() -> None:
 
 
 @pytest.mark.parametrize("good", ["a", "0", "a-b", "x" * 64])
-def test_good_ids(good: str) -> None:
+def test_good_ids_are_accepted(good: str) -> None:
     assert checks.identifier("t", "zone", good) == good
 
 
 @pytest.mark.parametrize("bad", ["", "A", "-a", "a_b", "a/b", "..", "x" * 65, "a\n", "é"])
-def test_bad_ids(bad: str) -> None:
+def test_bad_ids_are_refused(bad: str) -> None:
     with pytest.raises(Invalid):
         checks.identifier("t", "zone", bad)
 
 
 @pytest.mark.parametrize("bad", ["", "x", "a/b", "/a/../b", "/..", "/a\0", "/" + "x" * 5000])
-def test_bad_paths(bad: str) -> None:
+def test_bad_paths_are_refused(bad: str) -> None:
     with pytest.raises(Invalid):
         checks.path("t", "log", bad)
 
@@ -130,13 +132,13 @@ def test_bad_paths(bad: str) -> None:
         {f"net.core.x{n}": "1" for n in range(65)},
     ],
 )
-def test_bad_sysctls(bad: dict[str, str]) -> None:
+def test_bad_sysctls_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(Invalid):
         checks.sysctls("t", bad)
 
 
 @pytest.mark.parametrize("bad", [b"", b"[]", b"{", b"1", b"\xff", b"[" * 100_000, b'{"a": 1}' + b" " * 100])
-def test_bad_json(bad: bytes) -> None:
+def test_bad_json_is_refused(bad: bytes) -> None:
     with pytest.raises(Invalid):
         checks.json_object("t", "config", bad, 100)
 

@@ -136,7 +136,7 @@ async def test_a_kernel_of_its_own_is_not_the_toolstacks(tmp_path: Path) -> None
         assert made.mode == pb.ZONE_MODE_PVH
 
 
-async def test_labels(tmp_path: Path) -> None:
+async def test_labels_of_the_host_are_checked(tmp_path: Path) -> None:
     async with serving(tmp_path, replace(WHOLE, flask=True), labels={LABEL}) as (service, zones):
         asked = pb.InfoRequest(seclabels=[LABEL, "system_u:system_r:other_t"])
         info = await service.Info(asked, timeout=60)

@@ -83,7 +83,7 @@ async def test_an_invalid_zone_is_refused(node: Served, what: str) -> None:
         {"sysctls": {"net." + "x" * 196: "1"}, "netns_path": "/" + "x" * 4095},
     ],
 )
-async def test_a_zone_at_the_limits(node: Served, values: dict[str, object]) -> None:
+async def test_a_zone_at_the_limits_is_accepted(node: Served, values: dict[str, object]) -> None:
     await node.create_zone("z2", **values)
     await node.clients.zones.DestroyZone(pb.DestroyZoneRequest(id="z2"), timeout=TIMEOUT)
 
@@ -238,7 +238,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", LIMITS)
-async def test_a_workload_at_the_limits(node: Served, what: str) -> None:
+async def test_a_workload_at_the_limits_is_accepted(node: Served, what: str) -> None:
     await node.create(**LIMITS[what])
     await node.clients.workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id="w1"), timeout=TIMEOUT)
 

@@ -87,7 +87,7 @@ def sizes(agent: SimAgent) -> list[tuple[str, int, int]]:
     return [("exec" if one.process.exec_id else "main", one.rows, one.columns) for one in asked]
 
 
-async def test_output_then_the_exit_code(node: Served) -> None:
+async def test_output_comes_before_the_exit_code(node: Served) -> None:
     execed = Execed(node)
     process = await execed.made()
     execed.agent.write(process.created.stdout_stream, b"out")

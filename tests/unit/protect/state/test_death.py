@@ -59,7 +59,9 @@ INIT = b"[    3.1] Kernel panic - not syncing: Attempted to kill init! exitcode=
         ),
     ],
 )
-def test_kinds(reason: ShutdownReason, console: bytes, kind: DeathKind, cause: str) -> None:
+def test_the_kind_of_a_death_follows_from_the_facts(
+    reason: ShutdownReason, console: bytes, kind: DeathKind, cause: str
+) -> None:
     judged = judge(reason, console)
     assert (judged.kind, judged.cause) == (kind, cause)
     assert judged.reason == f"{kind.value}: {cause}"

@@ -198,6 +198,6 @@ async def _play(folder: Path, script: list[tuple[str, object]]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(operations, min_size=3, max_size=25))
-def test_any_order(script: list[tuple[str, object]]) -> None:
+def test_any_order_keeps_the_books(script: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_play(Path(folder), script))

@@ -78,7 +78,7 @@ LABELLED_TEXT = NEW_ZONE_TEXT.replace('"kernel": null, ', '"kernel": null, "secl
         (SHARED_ZONE, SHARED_ZONE_TEXT),
     ],
 )
-def test_a_zone_on_the_disk(zone: Zone, text: str) -> None:
+def test_a_zone_keeps_its_record(zone: Zone, text: str) -> None:
     assert json.dumps(records.of_zone(zone)) == text
     assert records.zone(json.loads(text)) == zone
 
@@ -87,7 +87,7 @@ def test_a_zone_on_the_disk(zone: Zone, text: str) -> None:
     ("workload", "text"),
     [(WORKLOAD, WORKLOAD_TEXT), (REFUSED, REFUSED_TEXT), (NEW_WORKLOAD, NEW_WORKLOAD_TEXT)],
 )
-def test_a_workload_on_the_disk(workload: Workload, text: str) -> None:
+def test_a_workload_keeps_its_record(workload: Workload, text: str) -> None:
     assert json.dumps(records.of_workload(workload)) == text
     assert records.workload(json.loads(text)) == workload
 
@@ -139,7 +139,7 @@ def test_an_impossible_workload_is_refused(changes: dict[str, Any], cause: str) 
     assert cause in str(caught.value)
 
 
-def test_a_record_without_a_key() -> None:
+def test_a_record_without_a_key_is_an_error() -> None:
     body = json.loads(WORKLOAD_TEXT)
     del body["zone_id"]
     with pytest.raises(Broken, match="read state workload w1: key 'zone_id' is missing"):

@@ -77,7 +77,7 @@ def test_after_a_failed_transaction_the_store_works(store: SqliteStore, tmp_path
     assert not saved.workload_intents
 
 
-def test_a_full_disk(store: SqliteStore) -> None:
+def test_a_full_disk_is_exhausted(store: SqliteStore) -> None:
     store.save_zone(a_zone(), None)
     store._db.execute("PRAGMA max_page_count = 1")
     with pytest.raises(Exhausted, match="full.*free space"):
@@ -94,7 +94,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "db")
 
 
-def test_no_database(tmp_path: Path) -> None:
+def test_a_damaged_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"this is not a database, but long enough to look at" * 100)
     with pytest.raises(Broken, match="not a database"):
         SqliteStore(tmp_path / "db")

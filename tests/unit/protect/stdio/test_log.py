@@ -101,7 +101,7 @@ async def test_a_damaged_journal_is_broken(tmp_path: Path) -> None:
         await WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
 
 
-async def test_rotation(tmp_path: Path) -> None:
+async def test_a_rotation_loses_no_line(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     log = await WorkloadLog.open(str(path), tmp_path / "j")
     await log.stdout.write(b"one\n")

@@ -84,12 +84,12 @@ def test_nothing_is_lost_and_no_line_is_too_long(content: bytes) -> None:
         (b"a\nb\n\nc", b"FFF"),
     ],
 )
-def test_tags(content: bytes, tags: bytes) -> None:
+def test_tags_of_pieces_join_to_the_line(content: bytes, tags: bytes) -> None:
     log, _ = render(content, "stderr", 0)
     assert b"".join(tag for tag, _ in parse(log)) == tags
 
 
-def test_the_very_text() -> None:
+def test_lines_have_the_exact_text() -> None:
     log, used = render(b"hello\nwor", "stdout", 1_700_000_000_000_000_042)
     assert (log, used) == (b"2023-11-14T22:13:20.000000042Z stdout F hello\n", 6)
     assert render_rest(b"wor", "stderr", 1) == b"1970-01-01T00:00:00.000000001Z stderr P wor\n"

@@ -44,7 +44,7 @@ def files(tmp_path: Path) -> AtomicFiles:
     return made
 
 
-def test_a_version(files: AtomicFiles) -> None:
+def test_the_current_version_is_copied(files: AtomicFiles) -> None:
     """Links come last; the first link makes the version current."""
     (files.path / "..2020_old").mkdir()
     tree = taken(files.path)
@@ -182,7 +182,7 @@ def test_any_unfollowed_tree_is_copied(tmp_path: Path) -> None:
         (tmp_path / "out").unlink()
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_a_single_file_is_copied(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("x" * 5000)
     tree = taken(path, return_bytes=9, writable=True)

@@ -279,7 +279,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "words"), REFUSED, ids=[words for _, words in REFUSED])
-def test_requests(fields: dict[str, object], words: str) -> None:
+def test_invalid_requests_are_refused(fields: dict[str, object], words: str) -> None:
     fine: dict[str, object] = {
         "zone_id": "z",
         "id": "w",

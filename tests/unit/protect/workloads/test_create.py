@@ -78,7 +78,7 @@ def no_trace(protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent) ->
     )
 
 
-async def test_the_life_of_a_workload(
+async def test_a_workload_passes_all_states_of_its_life(
     protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     created = await protectd.creation.create(workload_spec(tmp_path))
@@ -97,7 +97,7 @@ async def test_the_life_of_a_workload(
     assert no_trace(protectd, toolstack, agent)
 
 
-async def test_refused_creates(protectd: Assembly, tmp_path: Path) -> None:
+async def test_invalid_creates_are_refused(protectd: Assembly, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     with pytest.raises(Exists):
         await protectd.creation.create(workload_spec(tmp_path))
@@ -151,7 +151,7 @@ async def test_a_caller_who_goes_away_leaves_nothing(
     await until(lambda: no_trace(protectd, toolstack, agent))
 
 
-async def test_start_once(protectd: Assembly, tmp_path: Path) -> None:
+async def test_a_workload_starts_once(protectd: Assembly, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     results = await asyncio.gather(
         start.start(protectd.registry, protectd.ports.volumes, "w1"),
@@ -200,7 +200,7 @@ async def test_an_exit_before_the_drain_is_reported_after_the_drain(
     assert lines(tmp_path / "w1.log") == ["stdout F late"]
 
 
-async def test_hostile_exits(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+async def test_hostile_exits_are_ignored(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     await start.start(protectd.registry, protectd.ports.volumes, "w1")
     created = agent.processes["w1", ""].created
@@ -227,7 +227,7 @@ async def test_wrong_streams_of_a_workload_fail_its_creation(
     assert no_trace(protectd, toolstack, agent)
 
 
-async def test_signals(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+async def test_signals_reach_running_processes(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     with pytest.raises(Refused, match="does not run"):
         await control.signal(protectd.registry, "w1", 15, every=False)
@@ -304,7 +304,9 @@ async def test_destroying_the_zone_ends_all_its_workloads(
 # -- exec and attach
 
 
-async def test_exec(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+async def test_an_exec_has_input_output_and_an_exit_code(
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
+) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     await start.start(protectd.registry, protectd.ports.volumes, "w1")
     spec = ExecSpec("w1", b'{"args": ["cat"]}', stdin=True)
@@ -326,7 +328,7 @@ async def test_exec(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None
     assert asked(agent)[-1] == "delete_exec"
 
 
-async def test_exec_timeout_kills(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+async def test_a_too_long_exec_is_killed(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     await start.start(protectd.registry, protectd.ports.volumes, "w1")
     with pytest.raises(TooLate, match=r"longer than 0\.05 s"):
@@ -383,7 +385,9 @@ async def test_a_silly_terminal_size_ends_the_exec(protectd: Assembly, tmp_path:
 
 
 @pytest.mark.parametrize("once", [False, True])
-async def test_attach(protectd: Assembly, agent: SimAgent, tmp_path: Path, once: bool) -> None:
+async def test_an_attach_has_input_and_output(
+    protectd: Assembly, agent: SimAgent, tmp_path: Path, once: bool
+) -> None:
     await protectd.creation.create(workload_spec(tmp_path, stdin=True, stdin_once=once))
     created = agent.processes["w1", ""].created
     outputs = attach.attach_workload(
@@ -408,7 +412,7 @@ async def test_attach(protectd: Assembly, agent: SimAgent, tmp_path: Path, once:
 # -- logs
 
 
-async def test_reopen(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+async def test_a_reopened_log_begins_a_new_file(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     await start.start(protectd.registry, protectd.ports.volumes, "w1")
     stdout = agent.processes["w1", ""].created.stdout_stream

@@ -189,7 +189,7 @@ async def test_an_ending_zone_is_not_awaited(
             await renewing
 
 
-async def test_after_a_restart(
+async def test_after_a_restart_the_record_is_read(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     """The agent tells the zone's copies, the record tells the volumes to follow."""

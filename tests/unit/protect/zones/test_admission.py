@@ -71,7 +71,7 @@ def decided(
         ((reservation("a", 0, 3, "fast"),), memory(128, 4), (128, 4)),
     ],
 )
-def test_size_at_launch(
+def test_the_size_at_launch_follows_request_reservation_and_profile(
     reservations: Sequence[Reservation], wanted: Resources, size: tuple[int, int]
 ) -> None:
     spec = decided(*reservations, resources=wanted)

@@ -100,7 +100,7 @@ async def test_a_zone_without_its_rates_is_not_made(tmp_path: Path, toolstack: M
         await protectd.launcher.launch(zone_spec("z2"))
 
 
-async def test_after_a_restart_they_are_held_again(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_after_a_restart_disk_rates_are_held_again(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as protectd:
         await protectd.launcher.launch(replace(zone_spec(), disk_rates=RATES))
         assert protectd.registry.store.load().zones[0].spec.disk_rates == RATES

@@ -99,7 +99,7 @@ async def test_a_link_as_folder_is_refused(protectd: Assembly, kernel: DomainKer
         await protectd.launcher.launch(replace(zone_spec(), kernel=moved))
 
 
-def test_requests() -> None:
+def test_the_kernel_of_a_request_is_read() -> None:
     def asked(**kernel: str) -> DomainKernel | None:
         request = pb.CreateZoneRequest(id="z1", kernel=pb.ZoneKernel(**kernel))
         return zone_requests.zone_request(request).kernel

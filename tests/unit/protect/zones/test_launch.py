@@ -45,7 +45,7 @@ def nothing_left(protectd: Assembly, toolstack: MemoryToolstack) -> bool:
     )  # fmt: skip
 
 
-async def test_launch_and_destroy(protectd: Assembly, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_is_launched_and_destroyed(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     zone = await protectd.launcher.launch(zone_spec())
     assert zone.state is ZoneState.RUNNING
     assert protectd.registry.store.load().zones == (zone,)
@@ -121,7 +121,9 @@ async def test_a_failed_configuration_of_the_agent_undoes_the_launch(
 
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
-async def test_destroy_during_a_launch(protectd: Assembly, toolstack: MemoryToolstack, step: str) -> None:
+async def test_a_destroy_during_a_launch_leaves_nothing(
+    protectd: Assembly, toolstack: MemoryToolstack, step: str
+) -> None:
     entered, go = toolstack.gate(step)
     launching = asyncio.create_task(protectd.launcher.launch(zone_spec()))
     await entered.wait()
@@ -161,7 +163,7 @@ async def test_a_death_during_the_launch_undoes_the_launch(
     assert nothing_left(protectd, toolstack)
 
 
-async def test_death_of_a_running_zone(
+async def test_the_death_of_a_running_zone_has_kind_and_console(
     protectd: Assembly, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     await protectd.launcher.launch(zone_spec())
@@ -219,7 +221,7 @@ async def test_another_agent_in_the_zone_ends_the_zone(
     assert "another agent" in protectd.registry.zones["z1"].zone.death_reason
 
 
-async def test_connect_network(protectd: Assembly, toolstack: MemoryToolstack) -> None:
+async def test_a_network_is_spliced_and_configured(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     await protectd.launcher.launch(zone_spec(interfaces=1))
     await connect.connect(
         protectd.registry,
@@ -254,7 +256,7 @@ async def test_a_failed_connect_is_not_finished_later(protectd: Assembly, toolst
     assert protectd.registry.store.load().zone_intents == {}
 
 
-async def test_connect_without_an_interface(protectd: Assembly) -> None:
+async def test_a_connect_without_an_interface_is_refused(protectd: Assembly) -> None:
     await protectd.launcher.launch(zone_spec())
     with pytest.raises(Refused, match="without an interface"):
         await connect.connect(
@@ -278,7 +280,7 @@ async def test_connect_without_an_interface(protectd: Assembly) -> None:
         )
 
 
-async def test_facts(protectd: Assembly) -> None:
+async def test_facts_come_from_the_agent(protectd: Assembly) -> None:
     await protectd.launcher.launch(zone_spec())
     assert (await inspect.facts(protectd.registry, "z1")).pid1 == "init"
 
@@ -286,7 +288,7 @@ async def test_facts(protectd: Assembly) -> None:
 # -- restarts
 
 
-async def test_a_restart_adopts(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_restart_adopts_running_zones(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as protectd:
         await protectd.launcher.launch(zone_spec())
     async with running(tmp_path, toolstack) as protectd:
@@ -296,7 +298,7 @@ async def test_a_restart_adopts(tmp_path: Path, toolstack: MemoryToolstack) -> N
         assert (await inspect.facts(protectd.registry, "z1")).pid1 == "init"
 
 
-async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_restart_without_the_domain_ends_the_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as protectd:
         await protectd.launcher.launch(zone_spec())
         await protectd.creation.create(workload_spec(tmp_path))
@@ -397,7 +399,7 @@ async def test_a_domain_ended_during_the_absence_is_dead(tmp_path: Path, toolsta
 # -- watching
 
 
-async def test_watch(protectd: Assembly) -> None:
+async def test_a_watch_shows_zones_and_changes(protectd: Assembly) -> None:
     await protectd.launcher.launch(zone_spec("old"))
     events = protectd.registry.hub.watch()
     seen = [await anext(events), await anext(events)]

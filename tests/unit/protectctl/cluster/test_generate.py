@@ -96,7 +96,7 @@ def test_the_command_line_overrides_the_nodes_facts(capsys: pytest.CaptureFixtur
     assert documents(out)[0]["scheduling"] == {"nodeSelector": {"xenpod.dev/zones": "true"}}
 
 
-def test_labels_of_nodes(capsys: pytest.CaptureFixture[str], two: str) -> None:
+def test_labels_of_nodes_are_printed(capsys: pytest.CaptureFixture[str], two: str) -> None:
     _, out, _ = generate(capsys, "labels", "--config", CONFIG, "--node", "one", "--node", "two")
     assert out == (
         "kubectl label --overwrite nodes one two xenpod.dev/zones=true\n"
@@ -142,7 +142,7 @@ def test_other_files_in_the_folder_are_named(capsys: pytest.CaptureFixture[str],
     assert err == f"{tmp_path} has other files, which kubectl would apply with these: {others}\n"
 
 
-def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
+def test_releases_choose_api_versions(capsys: pytest.CaptureFixture[str]) -> None:
     def version(*more: str) -> str:
         _, out, err = generate(capsys, "assign-class", "--config", CONFIG, *more)
         versions.append(err)
@@ -193,7 +193,9 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         (["labeller", "--namespace", "A"], "argument --namespace: 'A' is not a DNS label"),
     ],
 )
-def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], cause: str) -> None:
+def test_wrong_usage_is_an_error(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], cause: str
+) -> None:
     status, out, err = generate(capsys, "--config", CONFIG, *arguments)
     assert (status, out) == (2, "")
     assert f"error: {cause}" in err
@@ -209,7 +211,7 @@ def test_a_node_belongs_to_a_single_platform(capsys: pytest.CaptureFixture[str],
     assert status == 0 and "nodes one xenpod.dev/platform=metal" in out
 
 
-def test_wrong_usage_of_platforms(capsys: pytest.CaptureFixture[str], two: str) -> None:
+def test_wrong_usage_of_platforms_is_an_error(capsys: pytest.CaptureFixture[str], two: str) -> None:
     for more in (["--label", "a=b"], ["--taint", "a:NoExecute"], ["--no-taint"]):
         status, _, err = generate(capsys, "--platforms", two, *more)
         assert status == 2 and "FILE says what each platform has" in err

@@ -67,7 +67,9 @@ async def run(*arguments: str) -> int:
     return await asyncio.to_thread(main, arguments)
 
 
-async def test_list(served: tuple[Devices, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+async def test_devices_are_listed(
+    served: tuple[Devices, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await run("device", "list", *served[1]) == 0
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     shown = [[cell.strip() for cell in row if cell.strip()] for row in rows]

@@ -68,7 +68,9 @@ async def _shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[
     return {name: value.strip() for name, _, value in rows}, said.err
 
 
-async def test_each_handler_with_yes_or_why_not(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_each_handler_is_usable_or_has_its_reason(
+    served: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown, said = await _shown(capsys, "--socket", str(served), "--cri-socket", str(served))
     assert shown["handler xenpod"] == "yes, pvh"
     assert shown["handler apart"] == "yes, pvh, label a:b:c"

@@ -18,7 +18,7 @@ from xenpod_proto.protect.v1 import reservations_pb2 as pb
 MIB = 1 << 20
 
 
-async def test_reservations_by_hand(
+async def test_reservations_are_made_shown_and_removed(
     tmp_path: Path, toolstack: MemoryToolstack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def protect(*words: str) -> str:

@@ -123,7 +123,7 @@ async def image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIter
         yield Command(socket, images, capsys)
 
 
-async def test_list(image: Command) -> None:
+async def test_images_are_listed(image: Command) -> None:
     image.images.answers["List"] = pb.ListResponse(images=[WEB, BARE])
     head, web, latest, by_digest, bare = await image.lines("list")
     assert head == "ID SIZE USERS PINNED AGE NAMES"
@@ -135,7 +135,7 @@ async def test_list(image: Command) -> None:
     assert answer["images"][1]["pinned"] is False
 
 
-async def test_list_with_filters(image: Command) -> None:
+async def test_a_list_is_filtered(image: Command) -> None:
     filters = ("--filter", "dangling=true", "-f", "until=24h")
     image.images.answers["List"] = pb.ListResponse(images=[BARE], filtered=True)
     assert len(await image.lines("list", *filters)) == 2
@@ -146,7 +146,7 @@ async def test_list_with_filters(image: Command) -> None:
     assert "is older than this command, and knows no filters" in image.error
 
 
-async def test_list_only_ids(image: Command) -> None:
+async def test_a_quiet_list_has_only_ids(image: Command) -> None:
     near = pb.Image(id="sha256:" + "9" * 13 + "a" * 51)
     image.images.answers["List"] = pb.ListResponse(images=[WEB, BARE, near])
     assert await image.lines("list", "-q") == ["0123456789abcd", "9" * 14, "9" * 13 + "a"]
@@ -164,7 +164,7 @@ async def test_list_shortens_ids_and_digests_alone(image: Command) -> None:
     assert answer["images"][0]["digests"] == [f"{name}@sha256:{'f' * 64}"]
 
 
-async def test_tag_and_untag(image: Command) -> None:
+async def test_names_are_tagged_and_untagged(image: Command) -> None:
     image.images.answers["Tag"] = pb.TagResponse(image=WEB, name="docker.io/library/new:1")
     new = "docker.io/library/new:1 is now a name of 0123456789ab"
     assert await image.lines("tag", "web", "new:1") == [new]
@@ -181,7 +181,7 @@ async def test_tag_and_untag(image: Command) -> None:
     assert await image.lines("untag", "a:1") == [last]
 
 
-async def test_prune(image: Command) -> None:
+async def test_prune_removes_unused_images(image: Command) -> None:
     image.images.answers["Prune"] = pb.CollectResponse(removed=[BARE], freed_bytes=12 * MIB)
     assert len(await image.lines("prune")) == 2
     assert image.error == "freed 12 MiB\n"
@@ -208,7 +208,7 @@ def _sent(**files: bytes) -> list[Any]:
     return events
 
 
-async def test_export_an_archive(image: Command, tmp_path: Path) -> None:
+async def test_an_archive_is_exported(image: Command, tmp_path: Path) -> None:
     image.images.answers["Export"] = _sent()
     out = tmp_path / "out.tar"
     out.write_text("before")
@@ -228,7 +228,7 @@ async def test_export_an_archive(image: Command, tmp_path: Path) -> None:
     ]
 
 
-async def test_export_a_directory(image: Command, tmp_path: Path) -> None:
+async def test_a_directory_is_exported(image: Command, tmp_path: Path) -> None:
     image.images.answers["Export"] = _sent()
     out = tmp_path / "layout"
     await image.raw("export", "web", str(out), "--directory")
@@ -264,7 +264,7 @@ async def test_a_broken_export_leaves_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-async def test_kernels(image: Command) -> None:
+async def test_kernels_are_listed(image: Command) -> None:
     kernels = [
         pb.KernelImage(image=WEB, version="6.12", flavor="lts", image_bytes=MIB, addons_bytes=2 * MIB,
                        initramfs_bytes=4 * MIB, taken_out=True),
@@ -282,7 +282,7 @@ async def test_kernels(image: Command) -> None:
     assert [one["taken_out"] for one in answer["kernels"]] == [True, False, True]
 
 
-async def test_import(image: Command) -> None:
+async def test_an_import_shows_its_images(image: Command) -> None:
     found = pb.ImportedImage(name="me:1", id=ID, size_bytes=5 * MIB)
     image.images.answers["Import"] = pb.ImportResponse(images=[found])
     assert await image.lines("import", "/a/layout") == ["ID SIZE NAMES", "0123456789ab 5 MiB me:1"]
@@ -294,7 +294,7 @@ async def test_import(image: Command) -> None:
     ]
 
 
-async def test_remove(image: Command) -> None:
+async def test_removed_names_are_shown(image: Command) -> None:
     image.images.answers["Remove"] = pb.RemoveResponse(image=WEB)
     names = [*WEB.tags, *WEB.digests]
     removed = [
@@ -308,7 +308,7 @@ async def test_remove(image: Command) -> None:
     assert json.loads(await image.raw("remove", "bare", "--output", "json"))["freed"] is True
 
 
-async def test_inspect(image: Command) -> None:
+async def test_an_inspected_image_is_shown(image: Command) -> None:
     config = {
         "os": "linux",
         "architecture": "amd64",
@@ -346,7 +346,7 @@ async def test_inspect(image: Command) -> None:
 
 
 @pytest.mark.parametrize("run", ["null", "[]", '"sh"'])
-async def test_inspect_of_an_odd_configuration(image: Command, run: str) -> None:
+async def test_an_odd_configuration_is_shown(image: Command, run: str) -> None:
     config = f'{{"config": {run}}}'.encode()
     image.images.answers["Inspect"] = pb.InspectResponse(image=BARE, config=config, manifest=b"{}")
     assert await image.lines("inspect", "bare") == [
@@ -357,7 +357,7 @@ async def test_inspect_of_an_odd_configuration(image: Command, run: str) -> None
     ]
 
 
-async def test_verify(image: Command) -> None:
+async def test_verify_shows_sound_and_damaged_images(image: Command) -> None:
     sound = pb.VerifyEvent(image=WEB, read_bytes=9 * MIB)
     damaged = pb.VerifyEvent(image=BARE, faults=["a layer is short", "no manifest"], read_bytes=MIB)
     image.images.answers["Verify"] = [sound]
@@ -376,7 +376,7 @@ async def test_verify(image: Command) -> None:
     assert first["faults"] == [] and second["faults"] == ["a layer is short", "no manifest"]
 
 
-async def test_verify_with_repair(image: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verify_repairs_damaged_images(image: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     repairs = [
         pb.Repair(object="layer sha256:aa", outcome=pb.REPAIR_OUTCOME_FETCHED),
         pb.Repair(
@@ -428,7 +428,7 @@ async def test_collect_tells_of_unfinished_pulls(image: Command) -> None:
     assert image.error == "layers of unfinished pulls: 5 MiB\n"
 
 
-async def test_collect(image: Command) -> None:
+async def test_collect_frees_unused_images(image: Command) -> None:
     image.images.answers["Collect"] = pb.CollectResponse(removed=[BARE], freed_bytes=12 * MIB)
     lines = await image.lines("gc")
     assert len(lines) == 2 and lines[1].startswith("999999999999 2 MiB")
@@ -440,7 +440,7 @@ async def test_collect(image: Command) -> None:
     assert json.loads(await image.raw("gc", "--output", "json"))["freed_bytes"] == str(12 * MIB)
 
 
-async def test_watch(image: Command) -> None:
+async def test_a_watch_shows_pulls(image: Command) -> None:
     layers = [
         pb.PartProgress(name="sha256:aa", bytes=MIB, total_bytes=2 * MIB),
         pb.PartProgress(name="sha256:bb", bytes=2 * MIB, total_bytes=6 * MIB),
@@ -463,7 +463,7 @@ async def test_watch(image: Command) -> None:
     assert json.loads(first)["pulls"][1]["layers"] == [] and json.loads(second) == {"pulls": []}
 
 
-async def test_pull(image: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pulled_image_is_shown(image: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("secret \r\nmore"))
     progress = pb.PullEvent(progress=pb.PullProgress(name="web", stage=pb.PULL_STAGE_RESOLVING))
     image.images.answers["Pull"] = [progress, pb.PullEvent(image=WEB)]

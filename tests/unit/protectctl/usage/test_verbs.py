@@ -141,7 +141,7 @@ def test_argument_is_an_id_a_name_or_a_prefix() -> None:
         find.one_of(["a1", "a2"], "one", "zone", names)
 
 
-async def test_selectors(protect: Operator) -> None:
+async def test_selectors_choose_zones(protect: Operator) -> None:
     async def selected(terms: str) -> list[str]:
         return (await protect("zone", "list", "-o", "name", "--selector", terms)).split()
 
@@ -170,7 +170,7 @@ async def test_zones_are_paused_and_resumed(protect: Operator) -> None:
     await protect("zone", "pause", "nobody", status=1)
 
 
-async def test_a_zone_by_hand(protect: Operator) -> None:
+async def test_a_zone_is_made_by_hand(protect: Operator) -> None:
     made = (await protect("zone", "create", "--memory", "128MiB", "--name", "mine")).strip()
     zone = json.loads(await protect("zone", "list", "-l", "name=mine", "-o", "json"))["zones"][0]
     assert (zone["id"], zone["resources"]["memory_bytes"]) == (made, str(128 * MIB))
@@ -247,7 +247,7 @@ def test_top_computes_rates_from_a_pair_of_readings() -> None:
     assert compare({}, {"a": now}, {"a": zone})[0].cpu == 0, "of a zone that was not there before"
 
 
-def test_lines_of_a_log(tmp_path: Path) -> None:
+def test_lines_of_a_log_are_parsed(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
     log.write_text(
         "2026-01-01T00:00:01.000000001Z stdout P one \n2026-01-01T00:00:02Z stderr F err\nnonsense\n"

@@ -179,7 +179,7 @@ async def protect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIt
         yield Command(socket, daemon, capsys)
 
 
-async def test_zones(protect: Command) -> None:
+async def test_zones_are_listed(protect: Command) -> None:
     head, web, dead = await protect.lines("zone", "list")
     assert head == "ZONE NAME STATE MEMORY VCPUS PROFILE DOMAIN AGE"
     assert web.startswith("z1 web running 256 MiB 2 default 7 ")
@@ -196,7 +196,7 @@ async def test_zones(protect: Command) -> None:
     [(-3600, "0s"), (90, "1m"), (3 * 60 + 30, "3m"), (3600 + 60, "1h"), (23 * 3600 + 60, "23h"),
      (86_400 + 60, "1d"), (9 * 86_400 + 60, "9d")],
 )  # fmt: skip
-async def test_ages(protect: Command, seconds: int, shown: str) -> None:
+async def test_ages_are_shown(protect: Command, seconds: int, shown: str) -> None:
     protect.daemon.zones = [pb.Zone(id="z", created_at_ns=int((time.time() - seconds) * 10**9))]
     assert (await protect.lines("zone", "list"))[1].split()[-1] == shown
 
@@ -264,7 +264,7 @@ async def test_a_dead_zone(protect: Command) -> None:
     assert protect.daemon.asked == [] and protect.error == ""
 
 
-async def test_destroy(protect: Command) -> None:
+async def test_zones_are_destroyed_by_their_ids(protect: Command) -> None:
     assert await protect.raw("zone", "destroy", "z1", "z2") == ""
     assert protect.daemon.asked == [pb.DestroyZoneRequest(id="z1"), pb.DestroyZoneRequest(id="z2")]
 
@@ -363,7 +363,7 @@ async def test_host(protect: Command) -> None:
     assert "security boundary yes" in lines and "kernels from images yes" in lines
 
 
-async def test_watch(protect: Command) -> None:
+async def test_a_watch_shows_lines_of_events(protect: Command) -> None:
     assert await protect.lines("watch") == [
         "zone z1 running",
         "zone z2 dead crash",

@@ -32,7 +32,7 @@ async def zones(tmp_path: Path) -> AsyncIterator[Zones]:
         yield zones
 
 
-async def test_all_of_them_start_run_and_end(zones: Zones) -> None:
+async def test_all_zones_start_run_and_end(zones: Zones) -> None:
     await asyncio.gather(*(_create(zones, name) for name in NAMES))
     assert {zone.state for zone in (await listed(zones)).values()} == {pb.ZONE_STATE_RUNNING}
     for first in range(0, MANY, _CONTAINERS):

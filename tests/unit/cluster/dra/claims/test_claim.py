@@ -55,7 +55,7 @@ def changed(**result: object) -> dict[str, Any]:
     return claim
 
 
-def test_an_allocation() -> None:
+def test_an_allocation_has_its_bytes_pods_and_devices() -> None:
     found = allocation(WANTED, CLAIM)
     assert (found.total_bytes, found.pod_uids) == (512 << 20, ("pod-1",))
     (part,) = found.parts

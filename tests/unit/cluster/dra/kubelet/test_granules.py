@@ -127,7 +127,7 @@ async def test_granules_cover_the_memory_for_zones_less_reservations(node: Node)
         await counted(lists, ALL)
 
 
-async def test_a_container_gets_nothing_for_them(node: Node) -> None:
+async def test_a_container_gets_nothing_for_granules(node: Node) -> None:
     async with node.kubelet.serving(), node.kubelet.plugin() as plugin:
         options = await plugin.GetDevicePluginOptions(pb.Empty(), timeout=TIMEOUT)
         assert not options.pre_start_required and not options.get_preferred_allocation_available

@@ -69,7 +69,7 @@ def said(cluster: Cluster) -> int:
     return whole(device["capacity"]["memory"]["value"])
 
 
-def test_the_device_of_v1() -> None:
+def test_the_slice_of_v1_has_the_device() -> None:
     found = document(SLICE, SliceVersion.V1)
     assert found["spec"]["pool"] == {"name": NAME, "generation": 3, "resourceSliceCount": 1}
     assert found["metadata"]["ownerReferences"][0]["uid"] == NODE_UID
@@ -239,7 +239,7 @@ async def test_a_cluster_without_the_feature_is_named(tmp_path: Path) -> None:
         assert cluster.slices == {}
 
 
-async def test_refusals_of_the_api_server(tmp_path: Path) -> None:
+async def test_refusals_of_the_api_server_have_their_kinds(tmp_path: Path) -> None:
     for status, kind in ((403, Denied), (503, Unreachable)):
         cluster = Cluster(refusal=(status, "not now"))
         with keeping(cluster, tmp_path) as (keeper, _told):

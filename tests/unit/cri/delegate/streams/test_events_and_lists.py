@@ -54,7 +54,7 @@ async def test_a_delegate_without_streams_is_asked_for_its_list(mixed: Mixed) ->
     assert await streamed(mixed.ours, id=mine) == [mine]
 
 
-async def test_a_delegate_with_streams(mixed: Mixed) -> None:
+async def test_a_delegate_with_streams_is_listed_by_streams(mixed: Mixed) -> None:
     mine = await mixed.ours.pod("web", handler="xenpod")
     first, second = mixed.other.has_pod("a" * 64), mixed.other.has_pod("b" * 64)
     lies = cri.StreamPodSandboxesResponse(pod_sandboxes=[first, cri.PodSandbox(id=mine), cri.PodSandbox()])
@@ -106,7 +106,7 @@ async def test_a_stream_without_end(mixed: Mixed) -> None:
         ("StreamPodSandboxMetrics", cri.StreamPodSandboxMetricsRequest(), "pod_sandbox_metrics"),
     ],
 )
-async def test_other_streams(mixed: Mixed, stream: str, request_: Any, field: str) -> None:
+async def test_other_streams_of_both_are_joined(mixed: Mixed, stream: str, request_: Any, field: str) -> None:
     mine, theirs = await mixed.ours.pod("web", handler="xenpod"), await mixed.ours.pod("agent")
     await mixed.ours.started(mine)
     await mixed.ours.started(theirs)

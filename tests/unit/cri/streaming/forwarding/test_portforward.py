@@ -82,7 +82,7 @@ async def test_connections_end_with_their_client() -> None:
         await echoes.until(lambda: echoes.open == 0)
 
 
-async def test_clients_without_request_ids() -> None:
+async def test_clients_without_request_ids_are_served() -> None:
     async with streaming_server() as streaming:
         client = await spdy(streaming.base, streaming.url(forwarding(Echo())), "")
         error = await client.open(streamtype="error", port="80")
@@ -186,7 +186,7 @@ def tls(pki: Path) -> TlsConfig:
     return TlsConfig(pki / "server.crt", pki / "server.key", pki / "ca.crt")
 
 
-async def test_tls_with_a_client_certificate(pki: Path) -> None:
+async def test_a_client_with_a_certificate_is_served(pki: Path) -> None:
     async with streaming_server(tls=tls(pki)) as streaming:
         url = streaming.url(Play().job(echo))
         assert url.startswith("https://127.0.0.1:")
@@ -205,7 +205,7 @@ async def test_tls_with_a_client_certificate(pki: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "other"])
-async def test_tls_without_the_right_certificate(pki: Path, name: str) -> None:
+async def test_a_client_without_the_right_certificate_is_refused(pki: Path, name: str) -> None:
     async with streaming_server(tls=tls(pki)) as streaming:
         play = Play()
         url = streaming.url(play.job(echo))

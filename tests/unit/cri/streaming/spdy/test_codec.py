@@ -157,7 +157,7 @@ def test_a_flipped_byte_is_an_error_or_other_frames(sent: list[Frame], data: st.
 
 
 @given(st.binary(max_size=400))
-def test_a_header_block_of_garbage(block: bytes) -> None:
+def test_a_header_block_of_garbage_is_an_error(block: bytes) -> None:
     with pytest.raises(SpdyError):
         Decompressor().unpack(block)
 
@@ -186,7 +186,7 @@ def test_a_header_bomb_is_not_unpacked() -> None:
         list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
 
 
-def test_the_longest_control_frame() -> None:
+def test_a_control_frame_beyond_the_maximum_is_an_error() -> None:
     assert list(SpdyDecoder().feed(control(99, bytes(MAX_CONTROL)))) == [Ignored(99)]
     with pytest.raises(SpdyError, match="control frame of"):
         list(SpdyDecoder().feed(control(99, bytes(MAX_CONTROL + 1))))

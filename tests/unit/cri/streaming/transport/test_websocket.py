@@ -220,7 +220,7 @@ async def port_streams(client: Spdy, number: int, port: str = "80") -> tuple[int
 
 
 @pytest.mark.parametrize("protocol", ["SPDY/3.1+portforward.k8s.io", "v2.portforward.k8s.io"])
-async def test_spdy_in_a_tunnel(protocol: str) -> None:
+async def test_spdy_works_in_a_tunnel(protocol: str) -> None:
     """As in client-go's port-forward over WebSocket."""
     async with streaming_server() as streaming:
         echoes = Echo()
@@ -275,7 +275,7 @@ async def test_port_forward_channels_need_ports() -> None:
         assert b"needs the ports" in answer.body
 
 
-async def test_port_forward_channels() -> None:
+async def test_port_forward_channels_carry_data_and_errors() -> None:
     async with streaming_server() as streaming:
         job = forwarding(Echo(refuses={81}), ports=(80, 81))
         client = await websocket(streaming.base, streaming.url(job), "v4.channel.k8s.io")

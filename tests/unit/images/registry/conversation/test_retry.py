@@ -52,7 +52,7 @@ def test_retries_end_at_their_limit() -> None:
         (["one", "final", "three"], r"^merge x: final$", "ab"),
     ],
 )
-async def test_sources_in_turn(causes: list[str], told: str, asked: str) -> None:
+async def test_sources_are_tried_in_turn(causes: list[str], told: str, asked: str) -> None:
     """The first source with a success; or the last source's fault, with the earlier faults."""
     tried: list[str] = []
 
@@ -132,7 +132,7 @@ def test_a_cancelled_retry_does_not_pause() -> None:
     assert len(tried) == 1
 
 
-def test_retry_after() -> None:
+def test_retry_after_is_parsed() -> None:
     now = time.time() // 1
     assert retry_after("120", now) == 120
     assert retry_after(" 0 ", now) == 0
@@ -145,6 +145,6 @@ def test_retry_after() -> None:
 @given(
     st.one_of(st.text(), st.from_regex(r"\w{3}, \d{1,9} \w{3} \d{1,9} \d\d:\d\d:\d\d ([A-Z]{3}|[+-]\d{1,9})"))
 )
-def test_retry_after_anything(untrusted: str) -> None:
+def test_any_retry_after_is_parsed_or_ignored(untrusted: str) -> None:
     found = retry_after(untrusted, 0)
     assert found is None or found >= 0

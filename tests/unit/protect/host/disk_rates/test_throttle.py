@@ -57,7 +57,7 @@ def test_more_operations_than_version_1_takes(v1: Path) -> None:
     assert list(first(v1).values()) == [f"7:3 {2**50}", "7:3 0", f"7:3 {2**32 - 1}", "7:3 0"]
 
 
-def test_all_of_them_are_lifted(v1: Path, v2: Path) -> None:
+def test_all_rates_are_lifted(v1: Path, v2: Path) -> None:
     throttle(v2, LOOP, RATES)
     throttle(v1, LOOP, RATES)
     lift(v1)

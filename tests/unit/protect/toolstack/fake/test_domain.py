@@ -43,7 +43,7 @@ async def test_a_specification_survives_the_daemon(tmp_path: Path, spec: DomainS
     assert os.listdir(tmp_path) == ["spec.json"]
 
 
-async def test_a_specification_of_an_earlier_version(tmp_path: Path) -> None:
+async def test_a_specification_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     """An earlier version had no namespaces to share."""
     write_spec(tmp_path, FULL)
     values = json.loads((tmp_path / "spec.json").read_text())
@@ -53,7 +53,7 @@ async def test_a_specification_of_an_earlier_version(tmp_path: Path) -> None:
     assert found is not None and (found.netns, found.shared, found.vcpus) == ("", None, 3)
 
 
-def test_the_pid(tmp_path: Path) -> None:
+def test_the_pid_is_read_with_its_start_time(tmp_path: Path) -> None:
     assert read_pid(tmp_path) is None
     (tmp_path / "pid").write_text("12 3456\n")
     assert read_pid(tmp_path) == (12, 3456)
@@ -80,7 +80,7 @@ def test_status_file_gives_the_reason_of_the_end(
     assert domain.state is DomainState.SHUTDOWN
 
 
-async def test_a_process_and_its_states(tmp_path: Path) -> None:
+async def test_the_states_of_a_process_are_read(tmp_path: Path) -> None:
     child = await asyncio.create_subprocess_exec("sleep", "1000")
     stat = read_stat(child.pid)
     assert stat is not None and stat.parent == os.getpid() and stat.state in "RSD"

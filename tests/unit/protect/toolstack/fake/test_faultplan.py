@@ -124,7 +124,7 @@ async def test_fault_is_injected_before_or_after_the_operation() -> None:
     faultplan.after(None, "create domain", "web")
 
 
-def test_memory_for_zones() -> None:
+def test_memory_for_zones_is_the_machines_minus_the_reserve() -> None:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert FakeSettings().zone_memory == machine - (1024 << 20)
     assert FakeSettings(reserve=5).zone_memory == machine - 5  # type: ignore[arg-type]

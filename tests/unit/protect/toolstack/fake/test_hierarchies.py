@@ -29,7 +29,7 @@ def proc(folder: Path, mounts: str, own: str = "0::/\n") -> Path:
     return folder
 
 
-def test_pure_v2(tmp_path: Path) -> None:
+def test_pure_v2_has_a_single_hierarchy(tmp_path: Path) -> None:
     found = find_hierarchies(proc(tmp_path / "self", V2.format(root="/sys/fs/cgroup")))
     assert found == (Hierarchy(Path("/sys/fs/cgroup"), frozenset(), unified=True),)
 
@@ -53,7 +53,7 @@ def test_of_a_hybrid_only_the_v1_trees_each_once(tmp_path: Path) -> None:
     ]
 
 
-def test_v2_beside_v1_without_memory(tmp_path: Path) -> None:
+def test_v2_beside_v1_without_memory_is_found(tmp_path: Path) -> None:
     mounts = V1.format(n=1, root="/v1", name="net_cls", options="net_cls") + V2.format(root="/v2")
     assert [tree.base for tree in find_hierarchies(proc(tmp_path / "self", mounts))] == [Path("/v2")]
 
@@ -112,7 +112,7 @@ def test_nearest_delegated_group_is_the_base(
     assert [tree.base for tree in found] == [root / "a/b" if taken else root]
 
 
-def test_limits_on_v2(tmp_path: Path) -> None:
+def test_limits_are_written_on_v2(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "xenpod-i"):
         folder.mkdir(exist_ok=True)
         (folder / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
@@ -172,7 +172,7 @@ def test_controllers_are_enabled_once(tmp_path: Path) -> None:
     assert (tmp_path / "xenpod-i/cgroup.subtree_control").read_text() == "cpu memory pids\n"
 
 
-def test_limits_on_v1(tmp_path: Path) -> None:
+def test_limits_are_written_on_v1(tmp_path: Path) -> None:
     """A group under each controller, with the controller's own limits."""
     names = ("memory", "cpu,cpuacct", "pids", "name=systemd")
     trees = tuple(Hierarchy(tmp_path / name, frozenset(name.split(",")), unified=False) for name in names)
@@ -228,7 +228,7 @@ async def test_empty_groups_are_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "a/xenpod-i").exists() and (tmp_path / "b/xenpod-i/e").exists()
 
 
-def test_a_v2_group_without_the_controllers(tmp_path: Path) -> None:
+def test_a_v2_group_without_the_controllers_is_unsupported(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("pids\n")
     with pytest.raises(Unsupported, match="cpu, memory"):
         Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i").create("d", CgroupLimits(1, 1, 1))

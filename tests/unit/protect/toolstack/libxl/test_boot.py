@@ -54,7 +54,7 @@ def filtered(*command: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["xz", "lzma", "gzip", "bzip2", "lz4", "zstd"])
-def test_kernels_of_every_compression(kind: str) -> None:
+def test_kernels_of_every_compression_are_unpacked(kind: str) -> None:
     packed = {
         "xz": lambda: lzma.compress(ELF, check=lzma.CHECK_CRC32) + LENGTH,
         "lzma": lambda: lzma.compress(ELF, lzma.FORMAT_ALONE) + LENGTH,
@@ -89,7 +89,7 @@ def test_nothing_in_a_payload_is_trusted(payload: bytes) -> None:
             unpack(bz_image(magic + payload), "k")
 
 
-def test_unpacked_once(tmp_path: Path) -> None:
+def test_a_kernel_is_unpacked_once(tmp_path: Path) -> None:
     image, cache = tmp_path / "vmlinuz", tmp_path / "cache"
     image.write_bytes(bz_image(gzipped(ELF)))
     first = unpacked_kernel(image, cache)
@@ -119,7 +119,7 @@ def test_a_too_large_kernel_is_not_read(tmp_path: Path) -> None:
         unpacked_kernel(image, tmp_path / "cache")
 
 
-def test_versions(tmp_path: Path) -> None:
+def test_versions_of_kernels_are_read(tmp_path: Path) -> None:
     image = tmp_path / "vmlinuz"
     image.write_bytes(bz_image(gzipped(ELF)))
     assert kernel_version(image) == "6.1.0-9-cloud-amd64"
@@ -128,7 +128,9 @@ def test_versions(tmp_path: Path) -> None:
         kernel_version(image)
 
 
-def test_found_by_the_initramfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_kernel_with_an_initramfs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(boot, "_BOOT", tmp_path)
     with pytest.raises(Missing, match="make -C zone initramfs"):
         boot.find_boot(LibxlSettings(), tmp_path, tmp_path / "cache")
@@ -209,7 +211,7 @@ def test_a_shared_directory() -> None:
     assert "XENPOD_SHARED=vchan" in str(domain_config(replace(SPEC, shared=Path("/s")), files, ""))
 
 
-async def test_logs_of_guests(tmp_path: Path) -> None:
+async def test_logs_of_guests_are_read(tmp_path: Path) -> None:
     consoles = tmp_path / "console"
     consoles.mkdir()
     logs = GuestLogs(consoles)

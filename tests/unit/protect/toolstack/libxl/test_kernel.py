@@ -42,7 +42,9 @@ WHOLE = Capabilities(pv=True, hvm=True, hap=True, flask=True)
         ([(b"Linux", 1), (b"Linux", 6), (b"Linux", 18)], set()),
     ],
 )
-def test_modes_by_notes(tmp_path: Path, notes: list[elf.Note], modes: set[Mode], wide: bool) -> None:
+def test_modes_follow_from_the_notes(
+    tmp_path: Path, notes: list[elf.Note], modes: set[Mode], wide: bool
+) -> None:
     (tmp_path / "k").write_bytes(elf.image(notes, wide=wide))
     assert boot_modes(tmp_path / "k") == modes
     files = boot.Boot.of(tmp_path / "k", tmp_path / "k")
@@ -171,7 +173,7 @@ def libxl(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return use
 
 
-def test_whether_there_is_flask(libxl: Callable[..., Any]) -> None:
+def test_flask_is_detected(libxl: Callable[..., Any]) -> None:
     assert flask.enforcing(libxl(1)) is True
     assert flask.enforcing(libxl(0)) is False
     assert flask.enforcing(libxl(-errno.ENOSYS)) is None

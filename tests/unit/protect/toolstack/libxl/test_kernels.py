@@ -39,7 +39,9 @@ async def test_the_toolstacks_own(kernels: KernelCache) -> None:
         assert boot is OWN
 
 
-async def test_unpacked_once_and_joined(kernels: KernelCache, tmp_path: Path) -> None:
+async def test_a_kernel_is_unpacked_once_and_its_initramfs_joined(
+    kernels: KernelCache, tmp_path: Path
+) -> None:
     image = _image(tmp_path, "one").image
     (tmp_path / "early").write_bytes(b"\x1f\x8bearly")
     both = DomainKernel("one", image, tmp_path / "early")

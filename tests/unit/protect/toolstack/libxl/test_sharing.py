@@ -110,7 +110,9 @@ async def test_end_of_a_file_server_is_told_and_the_next_has_a_new_session(
     assert [end async for end in nothing] == []
 
 
-async def test_another_daemon_finds_them(sharing: Sharing, launcher: Path, namespace: Path) -> None:
+async def test_another_daemon_finds_the_file_servers(
+    sharing: Sharing, launcher: Path, namespace: Path
+) -> None:
     alive, dead, gone = uuid4(), uuid4(), uuid4()
     sessions = {}
     for uuid in (alive, dead, gone):

@@ -123,7 +123,7 @@ async def test_device_is_refused_to_zones_of_other_profiles(
     await node.launcher.launch(replace(zone_spec("z4"), device_names=("fast",)))
 
 
-async def test_functions_too(node: Assembly, toolstack: MemoryToolstack) -> None:
+async def test_pci_functions_are_attached_too(node: Assembly, toolstack: MemoryToolstack) -> None:
     assert toolstack.of_zone("z1").spec.passthrough
     await acquire(node, "z1", "card", "w1")
     assert has(toolstack) == ["0000:65:00.0"] and recorded(node) == [("card", True)]
@@ -250,7 +250,9 @@ async def test_disks_and_devices_share_a_limit(tmp_path: Path, toolstack: Memory
 
 
 @pytest.mark.parametrize("ready", [False, True])
-async def test_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack, ready: bool) -> None:
+async def test_after_a_restart_records_are_settled(
+    tmp_path: Path, toolstack: MemoryToolstack, ready: bool
+) -> None:
     """A half attached device and unused devices are detached; the rest stays."""
     async with running(tmp_path, toolstack, host=HOST) as protectd:
         await protectd.launcher.launch(zone_spec())
@@ -281,7 +283,7 @@ async def test_a_destroy_waits_for_an_attach(node: Assembly, toolstack: MemoryTo
     await acquire(node, "z2", "fast")
 
 
-async def test_the_record(node: Assembly) -> None:
+async def test_the_record_keeps_devices(node: Assembly) -> None:
     await acquire(node, "z1", "fast")
     await acquire(node, "z1", "card")
     with_devices = node.registry.zones["z1"].zone

@@ -51,7 +51,9 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
         (2048, 1, 0, 2048, 0),
     ],
 )
-def test_cases(memory: int, available: int, idle: int, expected: int, idle_after: int) -> None:
+def test_the_policy_decides_each_case(
+    memory: int, available: int, idle: int, expected: int, idle_after: int
+) -> None:
     verdict = decide(Look(memory * MIB, available * MIB), BOUNDS, idle)
     assert (verdict.memory_bytes // MIB, verdict.idle_looks) == (expected, idle_after)
     assert verdict.memory_bytes % MIB == 0

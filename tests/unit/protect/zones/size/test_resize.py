@@ -283,7 +283,9 @@ async def test_a_zone_ended_during_its_resize_is_reported(tmp_path: Path, toolst
             await resize(protectd, "z1", ZoneSize(vcpus=3))
 
 
-async def test_an_agent_of_an_earlier_release(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_an_agent_of_an_earlier_release_is_not_resized(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
     """The zone's size is unknown: a decrease is left out, an increase is refused."""
     async with running(tmp_path, toolstack) as protectd:
         toolstack.resizes = False

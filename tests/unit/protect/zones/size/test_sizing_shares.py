@@ -113,7 +113,7 @@ async def test_after_a_restart_recorded_shares_are_held(tmp_path: Path, toolstac
         await until(lambda: protectd.registry.zones["z1"].connected)
 
 
-async def test_over_the_wire(node: Served, toolstack: MemoryToolstack) -> None:
+async def test_shares_are_set_over_the_wire(node: Served, toolstack: MemoryToolstack) -> None:
     zone = await node.create_zone(resources=pb.ZoneResources(weight=512, cap=60))
     assert (zone.resources.weight, zone.resources.cap) == (512, 60)
     asks = pb.ResizeZoneRequest(id="z1", resources=pb.ZoneResources(cap=0))

@@ -64,7 +64,7 @@ def test_mappings_bound_the_zones_and_the_notice_says_how_many_frames_are_needed
     assert preflight.maptrack_capacity({"gnttab_max_maptrack_frames": "many"}, 80) == capacity
 
 
-def test_grant_frames() -> None:
+def test_too_few_grant_frames_have_a_notice() -> None:
     assert preflight.grant_frames({}, WANTS) is None
     notice = preflight.grant_frames({"gnttab_max_frames": "2"}, WANTS)
     assert notice and (notice.value, int(notice.wanted)) == ("2", -(-2 * preflight.maps_per_zone(80) // 512))
@@ -114,7 +114,7 @@ def test_the_store_is_to_have_room_for_the_disks() -> None:
     assert (notice.setting, notice.place) == ("quota-maxentity", "/etc/xen/oxenstored.conf")
 
 
-def test_quotas_of_both_xenstoreds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotas_of_both_xenstoreds_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "oxenstored.conf"
     config.write_text("# quota-maxentity = 5\nquota-maxentity = 3000\nquota-maxwatch = 100\n")
     monkeypatch.setattr(preflight, "_OXENSTORED", config)
@@ -129,7 +129,7 @@ def test_quotas_of_both_xenstoreds(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert found == quota or (found.nodes, found.setting) == quota
 
 
-def test_parts_and_devices(tmp_path: Path) -> None:
+def test_missing_parts_and_devices_have_a_notice(tmp_path: Path) -> None:
     launcher = tmp_path / "share"
     facts = HostFacts({}, GIB, iommu=False, volumes=True, launcher=launcher)
     notice = preflight.volumes(facts)
