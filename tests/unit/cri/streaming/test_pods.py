@@ -134,7 +134,7 @@ async def test_a_new_stream_opens_ahead_of_open_streams() -> None:
 
 
 async def test_streams_end_once_the_zone_of_their_pod_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "LINGER", 0.0)
+    monkeypatch.setattr(server, "LINGER_SECONDS", 0.0)
     async with streaming_server() as streaming:
         play = Play()
         for pod in ("removed", "other"):
