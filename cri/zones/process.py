@@ -50,18 +50,18 @@ class ProcessStreams(Generic[Message]):
         await self._write(self._make(resize=pb.TerminalSize(rows=rows, columns=columns)))
 
     async def outputs(self) -> AsyncIterator[pb.ExecOutput]:
-        """Yield the output, and the exit as the last item; raises a fault if no exit comes."""
-        exited = False
+        """Yield the output, and the exit (or an attach's detached) as the last item; else raises a fault."""
+        ended = False
         try:
             async for output in self._call:
-                exited = output.HasField("exit")
+                ended = output.HasField("exit") or output.HasField("detached")
                 charge(MESSAGE_SECONDS)
                 yield output
         except grpc.aio.AioRpcError as error:
             # grpc forgets a call's status if a write meets the end of the call; the exit has come before.
-            if not exited:
+            if not ended:
                 raise fault_of(error, self._operation, self._subject) from None
-        if not exited:
+        if not ended:
             raise Broken(self._operation, self._subject, "protectd ended the stream without an exit code")
 
     async def _write(self, message: Message) -> None:

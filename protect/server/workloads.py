@@ -154,6 +154,8 @@ async def _commands(
 
 
 def _output(output: Output) -> pb.ExecOutput:
+    if output is None:
+        return pb.ExecOutput(detached=pb.Detached())
     if isinstance(output, int):
         return pb.ExecOutput(exit=pb.ProcessExit(exit_code=output))
     name, data = output

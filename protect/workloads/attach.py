@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from daemonkit.faults import Broken, Refused
 from daemonkit.tasks import race
@@ -28,6 +28,8 @@ async def attach_workload(
 ) -> AsyncGenerator[Output, None]:
     """Output until the workload's end, then the exit code.  The workload outlives the caller.
 
+    The output also ends, with None, with the caller's input.  Only a workload without a terminal
+    whose stdin ends with this input (``stdin_once``) may still write an answer.
     Broken: the workload ended with its zone.
     """
     runtime = registry.workload("attach", workload_id)
@@ -36,11 +38,21 @@ async def attach_workload(
     agent = runtime.zone.agent
     await agent.ready()
     subscription = runtime.outputs.subscribe(memory.of(runtime.zone.id))
-    feeding = lifetime.tasks.spawn(_feed(runtime, agent, commands), f"stdin of {workload_id}")
+    detached = False
+
+    def detach() -> None:
+        nonlocal detached
+        detached = True
+        subscription.close()
+
+    feeding = lifetime.tasks.spawn(_feed(runtime, agent, commands, detach), f"stdin of {workload_id}")
     stopping = lifetime.tasks.spawn(_end_with(lifetime.stopping, subscription), f"attach to {workload_id}")
     try:
         async for chunk in subscription:
             yield chunk
+        if detached:
+            yield None
+            return
         await race(runtime.ended.wait(), lifetime.stopping.raised("use", f"workload {workload_id}"))
         if runtime.workload.reason and runtime.workload.reason.of_zone:
             cause = runtime.workload.message.partition("\n")[0]
@@ -58,12 +70,22 @@ async def _end_with(stopping: End, subscription: Subscription) -> None:
     subscription.close()
 
 
-async def _feed(runtime: WorkloadRuntime, agent: AgentClient, commands: AsyncIterator[Command]) -> None:
+async def _feed(
+    runtime: WorkloadRuntime, agent: AgentClient, commands: AsyncIterator[Command], detach: Callable[[], None]
+) -> None:
     workload = runtime.workload
+    may_answer = workload.stdin_once and not workload.tty
     if runtime.stdin is None and workload.streams.stdin:
         runtime.stdin = agent.input(workload.streams.stdin)
     try:
-        await feed(agent, ProcessName(runtime.id), runtime.stdin, commands, close_stdin=workload.stdin_once)
+        await feed(
+            agent,
+            ProcessName(runtime.id),
+            runtime.stdin,
+            commands,
+            close_stdin=workload.stdin_once,
+            on_end=(lambda: None) if may_answer else detach,
+        )
     finally:
         if workload.stdin_once and runtime.stdin is not None:
             await runtime.stdin.finish()

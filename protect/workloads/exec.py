@@ -23,8 +23,8 @@ from protect.workloads.terminal import Command, feed
 
 _LEAST_DRAIN_SECONDS = 1.0
 """For the output of a process that ends just before its timeout."""
-Output = tuple[str, bytes] | int
-"""("stdout"|"stderr", data), and at the end the exit code."""
+Output = tuple[str, bytes] | int | None
+"""("stdout"|"stderr", data), and at the end the exit code, or None for the end of an attach by its caller."""
 
 
 @dataclass(frozen=True, slots=True)

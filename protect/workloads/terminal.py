@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from daemonkit.faults import Invalid
@@ -42,8 +42,13 @@ async def feed(
     commands: AsyncIterator[Command],
     *,
     close_stdin: bool,
+    on_end: Callable[[], None] = lambda: None,
 ) -> None:
-    """Carry out commands until the last, no faster than the process reads."""
+    """Carry out commands until the last, no faster than the process reads.
+
+    ``on_end`` is called at the end of the caller's input, after the process has all of the input.
+    """
+    ended = False
     async for command in commands:
         match command:
             case Stdin(data):
@@ -52,11 +57,14 @@ async def feed(
                 for begin in range(0, len(data), _CHUNK_BYTES):
                     await stdin.write(data[begin : begin + _CHUNK_BYTES])
             case StdinEnd():
+                ended = True
                 break
             case Resize(rows, columns):
                 await _resize(agent, process, rows, columns)
     if stdin is not None and close_stdin:
         await stdin.finish()
+    if ended:
+        on_end()
     # A terminal can be resized even after the end of stdin.
     async for command in commands:
         if isinstance(command, Resize):

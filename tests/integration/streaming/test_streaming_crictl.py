@@ -199,6 +199,21 @@ async def test_attach(streams: Streams, transport: str) -> None:
     assert status.status.state == cri.CONTAINER_RUNNING, "it goes on without its client"
 
 
+async def test_attach_ends_with_its_input(streams: Streams, transport: str) -> None:
+    """Each client is released, and the container reads on."""
+    file = f"/tmp/{transport}"
+    for word in ("one", "two"):
+        process = await asyncio.create_subprocess_exec(
+            *streams.line("attach", "--transport", transport, "-i", streams.reader), stdin=PIPE, stdout=PIPE
+        )
+        async with asyncio.timeout(60):
+            await process.communicate(f"echo {word} >>{file}\n".encode())
+        assert process.returncode == 0
+    script = f"while [ $(wc -l <{file}) -lt 2 ]; do usleep 10000; done; cat {file}"
+    reply = await streams.stage.client.exec(streams.reader, "sh", "-c", script)
+    assert reply.stdout == b"one\ntwo\n"
+
+
 async def fetch(port: int, path: str) -> tuple[int, str]:
     """One HTTP request through the forwarded port: the body's size and checksum."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)

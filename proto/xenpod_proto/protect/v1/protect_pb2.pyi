@@ -1977,11 +1977,16 @@ class ExecOutput(_message.Message):
     STDOUT_FIELD_NUMBER: _builtins.int
     STDERR_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    DETACHED_FIELD_NUMBER: _builtins.int
     stdout: _builtins.bytes
     stderr: _builtins.bytes
     @_builtins.property
     def exit(self) -> Global___ProcessExit:
         """The last message: the process has ended and all its output was sent."""
+
+    @_builtins.property
+    def detached(self) -> Global___Detached:
+        """The last message of an attach whose caller's input has ended; the process goes on."""
 
     def __init__(
         self,
@@ -1989,16 +1994,32 @@ class ExecOutput(_message.Message):
         stdout: _builtins.bytes = ...,
         stderr: _builtins.bytes = ...,
         exit: Global___ProcessExit | None = ...,
+        detached: Global___Detached | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "output", b"output", "stderr", b"stderr", "stdout", b"stdout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detached", b"detached", "exit", b"exit", "output", b"output", "stderr", b"stderr", "stdout", b"stdout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "output", b"output", "stderr", b"stderr", "stdout", b"stdout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detached", b"detached", "exit", b"exit", "output", b"output", "stderr", b"stderr", "stdout", b"stdout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["stdout", "stderr", "exit"]  # noqa: Y015
+    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["stdout", "stderr", "exit", "detached"]  # noqa: Y015
     _WhichOneofArgType_output: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_output) -> _WhichOneofReturnType_output | None: ...
 
 Global___ExecOutput: _TypeAlias = ExecOutput  # noqa: Y015
+
+@_typing.final
+class Detached(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Detached: _TypeAlias = Detached  # noqa: Y015
 
 @_typing.final
 class ProcessExit(_message.Message):

@@ -890,7 +890,8 @@ class WorkloadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request_iterator, context):
-        """First message: start.  Output from now on; the workload goes on when the caller goes away.
+        """First message: start.  Output from now on; the workload goes on when the caller goes away.  After stdin_eof the
+        output ends (detached), unless stdin_once closes the stdin of a workload without a terminal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -285,7 +285,9 @@ class WorkloadsStub:
     Exec: _grpc.StreamStreamMultiCallable[_protect_pb2.ExecInput, _protect_pb2.ExecOutput]
     """First message: start.  The process is killed when the caller goes away."""
     Attach: _grpc.StreamStreamMultiCallable[_protect_pb2.AttachInput, _protect_pb2.ExecOutput]
-    """First message: start.  Output from now on; the workload goes on when the caller goes away."""
+    """First message: start.  Output from now on; the workload goes on when the caller goes away.  After stdin_eof the
+    output ends (detached), unless stdin_once closes the stdin of a workload without a terminal.
+    """
     WorkloadStats: _grpc.UnaryUnaryMultiCallable[_protect_pb2.WorkloadStatsRequest, _protect_pb2.WorkloadStatsResponse]
     """One round trip for each zone concerned; a silent zone is left out after its deadline."""
     UpdateWorkload: _grpc.UnaryUnaryMultiCallable[_protect_pb2.UpdateWorkloadRequest, _protect_pb2.UpdateWorkloadResponse]
@@ -312,7 +314,9 @@ class WorkloadsAsyncStub(WorkloadsStub):
     Exec: _aio.StreamStreamMultiCallable[_protect_pb2.ExecInput, _protect_pb2.ExecOutput]  # type: ignore[assignment]
     """First message: start.  The process is killed when the caller goes away."""
     Attach: _aio.StreamStreamMultiCallable[_protect_pb2.AttachInput, _protect_pb2.ExecOutput]  # type: ignore[assignment]
-    """First message: start.  Output from now on; the workload goes on when the caller goes away."""
+    """First message: start.  Output from now on; the workload goes on when the caller goes away.  After stdin_eof the
+    output ends (detached), unless stdin_once closes the stdin of a workload without a terminal.
+    """
     WorkloadStats: _aio.UnaryUnaryMultiCallable[_protect_pb2.WorkloadStatsRequest, _protect_pb2.WorkloadStatsResponse]  # type: ignore[assignment]
     """One round trip for each zone concerned; a silent zone is left out after its deadline."""
     UpdateWorkload: _aio.UnaryUnaryMultiCallable[_protect_pb2.UpdateWorkloadRequest, _protect_pb2.UpdateWorkloadResponse]  # type: ignore[assignment]
@@ -390,7 +394,9 @@ class WorkloadsServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_protect_pb2.AttachInput],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_protect_pb2.ExecOutput], _abc.AsyncIterator[_protect_pb2.ExecOutput]]:
-        """First message: start.  Output from now on; the workload goes on when the caller goes away."""
+        """First message: start.  Output from now on; the workload goes on when the caller goes away.  After stdin_eof the
+        output ends (detached), unless stdin_once closes the stdin of a workload without a terminal.
+        """
 
     @_abc_1.abstractmethod
     def WorkloadStats(

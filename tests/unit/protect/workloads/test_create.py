@@ -27,6 +27,7 @@ from protect.model.errors import ToolstackError
 from protect.model.process import ProcessExited, ProcessName
 from protect.model.workload import Reason, WorkloadState
 from protect.workloads import attach, control, create, delete, disks, start
+from protect.workloads.exec import Output
 from protect.workloads.file_copies import TakenFiles
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from tests.support.agent.agent_sim import SimAgent
@@ -407,6 +408,32 @@ async def test_an_attach_has_input_and_output(
         await anext(
             attach.attach_workload(protectd.registry, protectd.memory, protectd.lifetime, "w1", commands())
         )
+
+
+@pytest.mark.parametrize(
+    ("once", "tty", "detaches"),
+    [(False, False, True), (False, True, True), (True, True, True), (True, False, False)],
+)
+async def test_an_attach_ends_with_its_input_unless_the_workload_may_answer(
+    protectd: Assembly, agent: SimAgent, tmp_path: Path, once: bool, tty: bool, detaches: bool
+) -> None:
+    await protectd.creation.create(workload_spec(tmp_path, stdin=True, stdin_once=once, tty=tty))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
+    created = agent.processes["w1", ""].created
+    typed = commands(Stdin(b"typed"), StdinEnd())
+    outputs = attach.attach_workload(protectd.registry, protectd.memory, protectd.lifetime, "w1", typed)
+    reading = asyncio.create_task(_all(outputs))
+    stdin = agent.inputs[created.stdin_stream]
+    await until(lambda: stdin.read == b"typed" and stdin.eof is once)
+    if not detaches:
+        agent.write(created.stdout_stream, b"answer")
+        end(agent, "w1", 5)
+    assert await reading == ([None] if detaches else [("stdout", b"answer"), 5])
+    assert detaches is (protectd.registry.workloads["w1"].workload.state is WorkloadState.RUNNING)
+
+
+async def _all(outputs: AsyncIterator[Output]) -> list[Output]:
+    return [output async for output in outputs]
 
 
 # -- logs
