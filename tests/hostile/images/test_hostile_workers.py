@@ -51,9 +51,7 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 from images.manager import ImageManager
-from images.«registry import names
-from images.registry.credentials import ANONYMOUS
-from images.settings¦image_settings» import ImageSettings
+from images.image_settings import ImageSettings
 
 async def pull():
     state = Path(sys.argv[1])
