@@ -181,7 +181,7 @@ async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
 
 
 async def test_another_kernel_is_checked_or_refused(stage: Stage, tmp_path: Path) -> None:
-    """tests/xen/inside/test_kernel.py boots a kernel in the mode."""
+    """tests/xen/inside/test_zone_kernel.py boots a kernel in the mode."""
     (tmp_path / "image").write_bytes(b"no kernel")
     own = (await stage.toolstack.physical_info()).kernels
     wanted = stage.spec(kernel=DomainKernel("example", tmp_path / "image"))

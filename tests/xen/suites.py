@@ -117,7 +117,7 @@ SUITES = (
     Suite("overhead", ("tests/xen/inside/protectd/test_overhead.py",), 100),
     Suite("crowd", ("tests/xen/inside/protectd/test_crowd.py",), 700),
     Suite("pci", ("tests/xen/inside/test_pci.py",), 200, hardware=_IOMMU),
-    Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
+    Suite("kernel", ("tests/xen/inside/test_zone_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1800),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 220, tiers=_EVERY),
     Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 500),

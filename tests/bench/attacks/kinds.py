@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from tests.bench.attacks import calls, pulls, streams
+from tests.bench.attacks import calls, pulls, stream_clients
 from tests.bench.attacks.ground import AttackGround
 
 
@@ -28,11 +28,11 @@ KINDS: Mapping[str, AttackKind] = {
     "registry: slow manifests": AttackKind(pulls.slow_manifests),
     "registry: layers of others": AttackKind(pulls.hostages),
     "image: many entries": AttackKind(pulls.many_entries, times=4),
-    "client: SPDY PING": AttackKind(streams.pings, pods=True),
-    "client: SPDY SETTINGS": AttackKind(streams.settings, pods=True),
-    "client: empty WebSocket frames": AttackKind(streams.empty_frames, pods=True),
-    "client: stdin by bytes": AttackKind(streams.single_bytes, pods=True),
-    "client: idle port-forwards": AttackKind(streams.idle, pods=True),
+    "client: SPDY PING": AttackKind(stream_clients.pings, pods=True),
+    "client: SPDY SETTINGS": AttackKind(stream_clients.settings, pods=True),
+    "client: empty WebSocket frames": AttackKind(stream_clients.empty_frames, pods=True),
+    "client: stdin by bytes": AttackKind(stream_clients.single_bytes, pods=True),
+    "client: idle port-forwards": AttackKind(stream_clients.idle, pods=True),
     "pod: output of probes": AttackKind(calls.probes, pods=True),
     "pod: annotations": AttackKind(calls.large_annotations),
 }

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import grpc.aio
 
-from tests.bench.attacks.streams import base_of
+from tests.bench.attacks.stream_clients import base_of
 from tests.support.cri.stream_client import spdy
 from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -32,7 +32,7 @@ from daemonkit.config import Bytes
 from tests.support.cluster.api import Api
 from tests.support.cluster.control_plane import api_server
 from tests.support.cluster.programs import program
-from tests.support.dra.host import HeldHost
+from tests.support.dra.plugin_host import HeldHost
 from tests.support.images.http_server import HttpServer
 from tests.support.labels.api_server import NAME, TOKEN, kubeconfig
 

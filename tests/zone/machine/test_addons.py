@@ -1,6 +1,6 @@
 """The agent on a kernel from an image: its early modules, and the other modules on a disk.
 
-QEMU in software emulation, as in test_guest.py; tests/xen/inside/test_kernel.py has the same on Xen.
+QEMU in software emulation, as in test_guest.py; tests/xen/inside/test_zone_kernel.py has the same on Xen.
 """
 
 from __future__ import annotations

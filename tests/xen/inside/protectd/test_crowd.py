@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones
-from tests.xen.inside.protectd.zones import destroy, listed, nothing_left, on_xen, settled
+from tests.xen.inside.protectd.xen_zones import destroy, listed, nothing_left, on_xen, settled
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = pytest.mark.timeout(7200)

@@ -14,7 +14,7 @@ import protect.toolstack.libxl.toolstack  # noqa: F401 - imports its steps
 from tests.support.images import busybox
 from tests.support.protect.crashes import armed, killed, steps
 from tests.support.protect.zones import Zones
-from tests.xen.inside.protectd.zones import create, destroy, listed, nothing_left, on_xen, settled
+from tests.xen.inside.protectd.xen_zones import create, destroy, listed, nothing_left, on_xen, settled
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 SCRATCH = 64 << 20

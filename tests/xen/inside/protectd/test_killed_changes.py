@@ -18,7 +18,7 @@ from tests.support.protect.block_device import block_device, is_free, written
 from tests.support.protect.crashes import armed, killed, steps
 from tests.support.protect.zones import Zones, stack
 from tests.support.waiting import until
-from tests.xen.inside.protectd.zones import PATIENCE, create, destroy, nothing_left, on_xen, settled
+from tests.xen.inside.protectd.xen_zones import PATIENCE, create, destroy, nothing_left, on_xen, settled
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]

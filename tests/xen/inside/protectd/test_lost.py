@@ -18,7 +18,7 @@ from tests.support.images import busybox
 from tests.support.protect.zones import Zones
 from tests.support.waiting import until
 from tests.xen import machine
-from tests.xen.inside.protectd.zones import (
+from tests.xen.inside.protectd.xen_zones import (
     MEMORY,
     PATIENCE,
     create,

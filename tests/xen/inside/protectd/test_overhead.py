@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones
-from tests.xen.inside.protectd.zones import MEMORY, PATIENCE, nothing_left, on_xen
+from tests.xen.inside.protectd.xen_zones import MEMORY, PATIENCE, nothing_left, on_xen
 
 MIB = 1 << 20
 COMMAND = (sys.executable, "-m", "protectctl", "host", "overhead", "--zones", "2", "--idle", "20")

@@ -19,7 +19,7 @@ from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.faults import Exists
 from daemonkit.quantity import whole
 from tests.support.dra.api_server import Cluster, serving
-from tests.support.dra.host import HeldHost
+from tests.support.dra.plugin_host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig
 
 GIB, MIB = 1 << 30, 1 << 20

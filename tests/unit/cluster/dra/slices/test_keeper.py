@@ -22,7 +22,7 @@ from daemonkit.config import Bytes
 from daemonkit.faults import Denied, Unreachable, Unsupported
 from daemonkit.quantity import whole
 from tests.support.dra.api_server import NODE_UID, Cluster, serving
-from tests.support.dra.host import HeldHost
+from tests.support.dra.plugin_host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig
 from tests.support.waiting import until
 
