@@ -58,14 +58,14 @@ quick: $(BIN)/.installed  ## a minute, needs only Python: checks and unit tests 
 check: $(BIN)/.installed  ## needs only Python: linters, types, import rules, the order of the C, stub drift, sizes
 	$(PYTEST) -q tests/checks
 
-test: root-test setup  ## needs root: every tier; of the kill tests and nested Xen a part (see test-all, test-xen)
+test: root-test setup  ## needs root: every tier but nested Xen, and a part of the kill tests
 	$(PYTEST_AGAIN) $(TWO) --checkpoints=one tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit tests/checks
+
+test-rest: root-test-rest setup  ## needs root: the other kill tests, and the quick suites of nested Xen (all: test-xen)
+	$(PYTEST_AGAIN) $(TWO) --checkpoints=rest tests/integration
 	$(PYTEST_AGAIN) --xen=quick tests/xen
 
-test-rest: root-test-rest setup  ## needs root: the kill tests that make test leaves out
-	$(PYTEST_AGAIN) $(TWO) --checkpoints=rest tests/integration
-
-test-all: root-test-all test test-rest  ## needs root: make test, and the kill tests that it leaves out
+test-all: root-test-all test test-rest  ## needs root: both
 
 test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, codecs, state tables
 	@$(MAKE) --silent -C hostc ../zone/build/lookup

@@ -102,9 +102,9 @@ def test_outside_debian_missing_packages_are_named(tmp_path: Path) -> None:
     [
         ("x86_64", "demo", 0, ""),
         ("aarch64", "demo", 0, "the fake toolstack"),
-        ("aarch64", "test", 1, "make test-fake"),
+        ("aarch64", "test", 0, "the fake toolstack"),
         ("aarch64", "test-all", 1, "make test-fake"),
-        ("aarch64", "test-rest", 0, "the fake toolstack"),
+        ("aarch64", "test-rest", 1, "make test-fake"),
         ("aarch64", "test-xen", 1, "which need no Xen"),
         ("aarch64", "demo-xen", 1, "make demo"),
         ("aarch64", "run", 0, "Xen needs x86_64"),

@@ -9,7 +9,7 @@ from tests.xen.test_nested import shared_out
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = 6 * 60.0
-"""Seconds for the quick suites, within the 20 minutes of ``make test``."""
+"""Seconds for the quick suites, which a change waits for in CI."""
 
 
 def chosen(suite: Suite) -> str:
