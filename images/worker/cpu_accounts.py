@@ -17,8 +17,8 @@ HOST = bytes(TENANT_BYTES)
 BURST_SECONDS = 0.1
 """CPU time that a tenant may use at once: enough for a whole small image."""
 # CPU seconds that a tenant earns each second. A debt is settled after at most 10 s.
-_RATE = 0.05
-_LARGEST_DEBT_SECONDS = 0.5
+_RATE = 0.02
+_LARGEST_DEBT_SECONDS = 0.2
 # Accounts before those without a debt are closed.
 _MOST_ACCOUNTS = 1024
 

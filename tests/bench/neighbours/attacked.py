@@ -27,7 +27,7 @@ from tools.localnode.processes import ProgramFailed
 HOST = "registry.bench"
 ALL = "all kinds at once"
 _IMAGE = f"{HOST}/busybox:1"
-SECONDS, PATIENCE, RECOVERY = 20.0, 10.0, 30.0
+SECONDS, PATIENCE, RECOVERY = 30.0, 10.0, 30.0
 _WARM = 2.0
 _SAMPLE = 1.0
 _SETUP = 240.0
