@@ -25,7 +25,7 @@ from tests.mutation.mutants import Mutant, mutants
 from tests.mutation.probes import hits
 from tests.mutation.scratch import ROOT, TOO_LONG, Scratch
 
-PATHS = ("cri", "protect", "daemonkit")
+PATHS = ("cri", "images", "protect", "daemonkit")
 UNIT = ("tests/unit",)
 ROOTED = ("tests/contract", "tests/zone", "tests/integration", "tests/hostile", "tests/conformance")
 _MOST_IDS = 200
