@@ -394,7 +394,7 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
         await node.create(HOST, both.id)
 
 
-async def test_list_that_is_too_old_is_ignored(tmp_path: Path) -> None:
+async def test_too_old_list_is_ignored(tmp_path: Path) -> None:
     async with mixed_node(tmp_path, keep=0.000001) as node:
         await node.listed()
         node.delegate.lost("it is gone")
@@ -404,7 +404,7 @@ async def test_list_that_is_too_old_is_ignored(tmp_path: Path) -> None:
         assert (await node.images.ImageFsInfo(cri.ImageFsInfoRequest())).image_filesystems
 
 
-async def test_delegate_that_never_answered_has_no_images(node: MixedNode) -> None:
+async def test_silent_delegate_has_no_images(node: MixedNode) -> None:
     node.delegate.lost("it has not answered yet")
     node.delegate.ever_answered = False
     assert await node.listed() == []

@@ -314,7 +314,7 @@ async def test_verify_finds_damage_by_a_disk(
         await verdicts("example.com/nothing:1")
 
 
-async def test_verify_skips_images_that_are_removed_during_the_check(
+async def test_verify_skips_images_removed_during_the_check(
     images: images_pb2_grpc.ImagesAsyncStub,
     manager: ImageManager,
     tmp_path: Path,

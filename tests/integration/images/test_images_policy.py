@@ -89,7 +89,7 @@ async def test_a_denied_repository_cannot_be_had_by_digest(tmp_path: Path, by: s
 
 
 @pytest.mark.parametrize("pattern", ["", "a b", "x" * 2000])
-def test_pattern_that_can_match_no_name_is_refused(pattern: str) -> None:
+def test_unmatchable_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="no pattern"):
         PolicySettings(deny=(pattern,))
 
@@ -138,7 +138,7 @@ async def test_denial_of_a_verifier_fails_the_pull(tmp_path: Path, script: str, 
         assert registry.paths() == [MANIFEST]
 
 
-async def test_verifier_that_is_no_program_fails_the_pull(tmp_path: Path) -> None:
+async def test_unexecutable_verifier_fails_the_pull(tmp_path: Path) -> None:
     directory = _verifier(tmp_path / "verifiers", "one", "exit 0")
     (directory / "readme").write_text("no program")
     with LyingRegistry("app", "1", IMAGE) as registry:
@@ -173,7 +173,7 @@ async def test_a_verifier_ends_with_its_children(tmp_path: Path) -> None:
     await _ended(int(pid.read_text()))
 
 
-async def test_caller_that_leaves_ends_its_verifier(tmp_path: Path) -> None:
+async def test_verifier_ends_with_its_caller(tmp_path: Path) -> None:
     told = tmp_path / "told"
     os.mkfifo(told)
     directory = _verifier(tmp_path / "verifiers", "one", f"echo $$ > {told}; exec sleep 60")

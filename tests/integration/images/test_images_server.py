@@ -121,7 +121,7 @@ async def _code_of_cancelled(call: Awaitable[object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["no//name", "app/UPPER:1", "a b", "x@sha256:12", "", "-"])
-async def test_name_that_cannot_be_parsed_is_absent(calls: grpc.aio.Channel, name: str) -> None:
+async def test_malformed_name_is_absent(calls: grpc.aio.Channel, name: str) -> None:
     """As containerd answers: containerd looks for such a name, and finds nothing.
 
     A missing name is an error.

@@ -74,7 +74,9 @@ async def test_exit(zones: Zones, source: DiskSource, step: str) -> None:
 
 
 @killed_at(["workload-delete.ended", "workload-delete.disk-detached", "workload-delete.volumes-detached"])
-async def test_delete_of_a_workload_that_never_ran(zones: Zones, source: DiskSource, step: str) -> None:
+async def test_unstarted_workload_is_deleted_despite_a_kill(
+    zones: Zones, source: DiskSource, step: str
+) -> None:
     await zones.create_zone()
     await create(zones, source)
     await armed(zones, step)

@@ -1,4 +1,4 @@
-"""A small run of the benchmark: its output and its remains, not its figures."""
+"""A small benchmark prints all tables and leaves nothing; figures are not checked."""
 
 from __future__ import annotations
 

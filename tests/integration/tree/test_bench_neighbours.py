@@ -1,4 +1,4 @@
-"""The benchmark among hostile zones: its duration and its remains, not its figures."""
+"""The benchmark among hostile zones ends and leaves nothing; figures are not checked."""
 
 from __future__ import annotations
 

@@ -221,17 +221,14 @@ async def test_another_agent_in_the_zone_ends_the_zone(
     assert "another agent" in protectd.registry.zones["z1"].zone.death_reason
 
 
+async def _connect(protectd: Assembly, zone_id: str) -> None:
+    parts = (protectd.registry, protectd.toolstack, protectd.ports.splice)
+    await connect.connect(*parts, zone_id, "/run/netns/x", "eth0", spoof_check=True)
+
+
 async def test_a_network_is_spliced_and_configured(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     await protectd.launcher.launch(zone_spec(interfaces=1))
-    await connect.connect(
-        protectd.registry,
-        protectd.toolstack,
-        protectd.ports.splice,
-        "z1",
-        "/run/netns/x",
-        "eth0",
-        spoof_check=True,
-    )
+    await _connect(protectd, "z1")
     assert protectd.ports.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
     asked = toolstack.of_zone("z1").agent.requests[-1].configure_network
     assert (asked.name, asked.mtu, list(asked.addresses)) == ("eth0", 1500, ["10.0.0.2/24"])
@@ -244,40 +241,16 @@ async def test_a_failed_connect_is_not_finished_later(protectd: Assembly, toolst
     error = channel_pb2.Error(code=5, message="network: eth0: no such interface")
     toolstack.of_zone("z1").agent.errors["configure_network"] = error
     with pytest.raises(Missing, match="no such interface"):
-        await connect.connect(
-            protectd.registry,
-            protectd.toolstack,
-            protectd.ports.splice,
-            "z1",
-            "/run/netns/x",
-            "eth0",
-            spoof_check=True,
-        )
+        await _connect(protectd, "z1")
     assert protectd.registry.store.load().zone_intents == {}
 
 
 async def test_a_connect_without_an_interface_is_refused(protectd: Assembly) -> None:
     await protectd.launcher.launch(zone_spec())
     with pytest.raises(Refused, match="without an interface"):
-        await connect.connect(
-            protectd.registry,
-            protectd.toolstack,
-            protectd.ports.splice,
-            "z1",
-            "/run/netns/x",
-            "eth0",
-            spoof_check=True,
-        )
+        await _connect(protectd, "z1")
     with pytest.raises(Missing):
-        await connect.connect(
-            protectd.registry,
-            protectd.toolstack,
-            protectd.ports.splice,
-            "z2",
-            "/run/netns/x",
-            "eth0",
-            spoof_check=True,
-        )
+        await _connect(protectd, "z2")
 
 
 async def test_facts_come_from_the_agent(protectd: Assembly) -> None:
