@@ -30,6 +30,16 @@ class TokenBucket:
         self._left -= 1
         return max(0.0, -self._left / self.per_second)
 
+    def charge(self, tokens: float, largest_debt: float) -> None:
+        """Take tokens, future tokens too, but leave no larger debt."""
+        self._fill()
+        self._left = max(self._left - tokens, -largest_debt)
+
+    def left(self) -> float:
+        """The tokens left; negative in debt."""
+        self._fill()
+        return self._left
+
     def _fill(self) -> None:
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self.per_second)

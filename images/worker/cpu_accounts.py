@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import NamedTuple
+
+from daemonkit.loop.token_bucket import TokenBucket
 
 TENANT_BYTES = 8
 """Size of a tenant's key."""
@@ -28,21 +29,17 @@ def tenant_key(tenant: str) -> bytes:
     return blake2b(tenant.encode(), digest_size=TENANT_BYTES).digest() if tenant else HOST
 
 
-class _Balance(NamedTuple):
-    left: float
-    at: float
-
-
 class CpuAccounts:
     """A balance for each tenant, in CPU seconds: at most BURST_SECONDS, negative in debt."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._accounts: dict[bytes, _Balance] = {}
+        self._accounts: dict[bytes, TokenBucket] = {}
 
     def in_debt(self, tenant: bytes) -> bool:
         """Whether the tenant has used more than its share lately."""
-        return self._left(tenant) < 0
+        account = self._accounts.get(tenant)
+        return account is not None and account.left() < 0
 
     def charge(self, tenant: bytes, seconds: float) -> None:
         """Take CPU time off the tenant's balance."""
@@ -50,16 +47,12 @@ class CpuAccounts:
             return
         if len(self._accounts) >= _MOST_ACCOUNTS:
             self._close_full_accounts()
-        left = max(self._left(tenant) - seconds, -_LARGEST_DEBT_SECONDS)
-        self._accounts[tenant] = _Balance(left, self._clock())
-
-    def _left(self, tenant: bytes) -> float:
         if (account := self._accounts.get(tenant)) is None:
-            return BURST_SECONDS
-        return min(BURST_SECONDS, account.left + (self._clock() - account.at) * _RATE)
+            account = self._accounts[tenant] = TokenBucket(BURST_SECONDS, _RATE, self._clock)
+        account.charge(seconds, _LARGEST_DEBT_SECONDS)
 
     def _close_full_accounts(self) -> None:
         # Every account that is not full has cost CPU time: their number is bounded by the host's CPUs.
-        full = [tenant for tenant in self._accounts if self._left(tenant) >= BURST_SECONDS]
+        full = [tenant for tenant, account in self._accounts.items() if account.left() >= BURST_SECONDS]
         for tenant in full:
             del self._accounts[tenant]
