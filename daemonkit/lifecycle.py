@@ -35,6 +35,7 @@ def run_until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     traceback.
     """
     _raise_file_limit()
+    memory.limit_arenas()
     # The service manager's watchdog ends a hanging daemon with SIGABRT: the handler then prints the stack.
     with contextlib.suppress(io.UnsupportedOperation):  # stderr may be no file
         faulthandler.enable()
