@@ -141,7 +141,7 @@ def assembled(
             run=RunSandbox(records, capacity, network, pod_zones, plan, remove_sandbox),
             stop=stop_sandbox,
             remove=remove_sandbox,
-            update=UpdateSandbox(records, shares, config.zone.memory_overhead),
+            update=UpdateSandbox(records, shares, host, config),
         ),
         containers=container_verbs,
     )

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xenctrl.h> /* before libxl.h: it needs Xen's own headers as a tool sees them */
 #include <libxl.h>
 #include <libxl_event.h>
 #include <libxl_utils.h>
@@ -173,6 +174,24 @@ static int binding_next_event(struct binding *b, int wake, struct binding_event 
 			return ERROR_FAIL;
 		libxl_osevent_afterpoll(b->ctx, count, b->fds, now);
 	}
+}
+
+/* libxl sizes the pool of a domain's page tables at the creation, and never again.  A PV domain has
+ * no pool.  0, or an errno. */
+static int binding_grow_paging_pool(uint32_t domid, uint64_t bytes)
+{
+	xc_interface *xen = xc_interface_open(NULL, NULL, 0);
+	uint64_t has = 0;
+	int error = 0;
+
+	if (!xen)
+		return errno;
+	if (xc_get_paging_mempool_size(xen, domid, &has) < 0)
+		error = errno == EOPNOTSUPP ? 0 : errno;
+	else if (has < bytes && xc_set_paging_mempool_size(xen, domid, bytes) < 0)
+		error = errno;
+	xc_interface_close(xen);
+	return error;
 }
 
 static void binding_never_block(struct libxenvchan *channel) { channel->blocking = 0; }

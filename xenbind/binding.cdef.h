@@ -86,6 +86,7 @@ void libxl_bitmap_dispose(libxl_bitmap *bitmap);
 void libxl_bitmap_set(libxl_bitmap *bitmap, int bit);
 int libxl_cpu_bitmap_alloc(libxl_ctx *ctx, libxl_bitmap *cpus, int count);
 int libxl_set_vcpuonline(libxl_ctx *ctx, uint32_t domid, libxl_bitmap *online, const libxl_asyncop_how *how);
+int binding_grow_paging_pool(uint32_t domid, uint64_t bytes);
 int libxl_set_memory_target(libxl_ctx *ctx, uint32_t domid, int64_t target_kib, int relative, int enforce);
 int libxl_name_to_cpupoolid(libxl_ctx *ctx, const char *name, uint32_t *poolid);
 

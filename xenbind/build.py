@@ -20,8 +20,10 @@ from cffi import FFI, VerificationError
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "binding.cdef.h", HERE / "binding.c", Path(__file__))
-HEADERS = tuple(Path("/usr/include") / name for name in ("libxl.h", "libxenvchan.h", "xenstore.h"))
-LIBRARIES = ["xenlight", "xenvchan", "xenstore", "xentoollog"]
+HEADERS = tuple(
+    Path("/usr/include") / name for name in ("libxl.h", "libxenvchan.h", "xenstore.h", "xenctrl.h")
+)
+LIBRARIES = ["xenlight", "xenvchan", "xenstore", "xentoollog", "xenctrl"]
 _HYPERVISOR = Path("/sys/hypervisor")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -149,6 +150,15 @@ def set_memory(context: Context, domid: int, kib: int) -> None:
     InvalidConfig, or another XenError: the target exceeds the domain's maximum from its creation.
     """
     context.call("libxl_set_memory_target", domid, kib, 0, 1, subject=f"domain {domid}")
+
+
+def grow_paging_pool(_: Context, domid: int, kib: int) -> None:
+    """Make the pool of a PVH domain's page tables at least this large; a PV domain has none.
+
+    OSError: ENOMEM if Xen lacks the memory.
+    """
+    if code := lib.binding_grow_paging_pool(domid, kib * 1024):
+        raise OSError(code, f"grow paging pool of domain {domid}: {os.strerror(code)}")
 
 
 def set_vcpus(context: Context, domid: int, count: int, most: int) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from daemonkit.faults import Invalid
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CREATE = "create container"
 RUN = "run pod sandbox"
@@ -13,7 +14,7 @@ RUN = "run pod sandbox"
 
 MAX_MEMORY_BYTES = 2**50
 MAX_VCPUS = 1024
-"""Larger requests are clamped; no host has this much."""
+"""Larger annotations are clamped, and a larger limit is no limit; no host has this much."""
 PREFIX = "xenpod.dev/"
 """Prefix of our own annotations."""
 ELSEWHERE = "leave it out, or run the pod on a node with another runtime"
@@ -23,6 +24,15 @@ ELSEWHERE = "leave it out, or run the pod on a node with another runtime"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _ANNOTATIONS_BYTES = 256 * 1024  # bytes of all annotations, from Kubernetes
+
+
+def memory_limit(resources: cri.LinuxContainerResources) -> int:
+    """The memory limit in bytes; 0: no limit.
+
+    For a pod without a limit the kubelet reports the limit of its control group: about 2**63 (cgroup v1).
+    """
+    limit = resources.memory_limit_in_bytes
+    return limit if 0 < limit <= MAX_MEMORY_BYTES else 0
 
 
 def check_name(operation: str, field: str, value: str, *, required: bool = True) -> None:

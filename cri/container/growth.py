@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cri.checks.fields import MAX_MEMORY_BYTES, MAX_VCPUS
+from cri.checks.fields import MAX_MEMORY_BYTES, MAX_VCPUS, memory_limit
 from cri.container.shares import PodShares
 from cri.state.container import ContainerPhase
 from cri.state.pod_records import PodRecords
@@ -60,12 +60,12 @@ def needed(
     pod's limit already: a container without a limit of its own has the whole limit of its pod.
     """
     wanted = pb.ZoneResources()
-    if then.memory_limit_in_bytes > now.memory_limit_in_bytes > 0:
+    if memory_limit(then) > memory_limit(now) > 0:
         total = _sum(
-            pod.resources.memory_limit_in_bytes,
-            [one.memory_limit_in_bytes for one in others],
-            now.memory_limit_in_bytes,
-            then.memory_limit_in_bytes,
+            memory_limit(pod.resources),
+            list(map(memory_limit, others)),
+            memory_limit(now),
+            memory_limit(then),
         )
         overhead = pod.overhead.memory_limit_in_bytes
         wanted.memory_bytes = min(total + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.checks.fields import MAX_MEMORY_BYTES, MAX_VCPUS, RUN
+from cri.checks.fields import MAX_MEMORY_BYTES, MAX_VCPUS, RUN, memory_limit
 from cri.config import MEMORY, VCPUS, HandlerConfig, HandlerMemoryPolicy, Reserve
 from daemonkit.faults import Denied, Invalid
 from daemonkit.quantity import within
@@ -64,6 +64,12 @@ def zone_resources(
     if handler.reserve is Reserve.REQUEST:
         _begin_small(resources, handler.memory)
     return resources
+
+
+def usual_memory(handler: HandlerConfig, host: pb.InfoResponse) -> int:
+    """Bytes of memory of a zone whose pod has no limit; 0: protectd does not say."""
+    profiles = [one.memory_bytes for one in host.profile_bounds if one.name == handler.profile]
+    return handler.memory or next(iter(profiles), 0)
 
 
 def _headroom(one: _Dimension, headroom: int) -> int:
@@ -150,8 +156,8 @@ def _annotation(config: cri.PodSandboxConfig, key: str, limit: int) -> int:
 
 
 def _memory(linux: cri.LinuxPodSandboxConfig, memory_overhead: int) -> int:
-    limit = linux.resources.memory_limit_in_bytes
-    if limit <= 0:
+    limit = memory_limit(linux.resources)
+    if not limit:
         return 0
     overhead = linux.overhead.memory_limit_in_bytes
     return min(limit + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY_BYTES)

@@ -6,15 +6,19 @@ import logging
 from dataclasses import dataclass, replace
 
 from cri.checks.cpu import check_cpu
+from cri.checks.fields import memory_limit
+from cri.config import CriConfig
 from cri.container.shares import PodShares
 from cri.container.update import merge
-from cri.sandbox.sizing import zone_resources
+from cri.sandbox.sizing import usual_memory, zone_resources
 from cri.state.pod_records import PodRecords
 from cri.state.sandbox import SandboxPhase
+from cri.zones.follow import HostInfo
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +27,12 @@ UPDATE = "update pod sandbox"
 
 @dataclass(frozen=True, slots=True)
 class UpdateSandbox:
-    """Resizes the zones of pods.
-
-    ``memory_overhead``: bytes for the zone's kernel if the request has no overhead.
-    """
+    """Resizes the zones of pods."""
 
     records: PodRecords
     shares: PodShares
-    memory_overhead: int
+    host: HostInfo
+    config: CriConfig
 
     async def update(self, asked: cri.UpdatePodSandboxResourcesRequest) -> None:
         """Resize a pod's zone; Refused, with all failures, if the zone stays too small."""
@@ -48,8 +50,15 @@ class UpdateSandbox:
             await complete(self._update(sandbox_id, config))
 
     async def _update(self, sandbox_id: str, config: cri.PodSandboxConfig) -> None:
-        wanted = zone_resources(config, self.memory_overhead)
-        not_done = await self.shares.resize(sandbox_id, config.linux, wanted)
+        sandbox = self.records.sandboxes.get(sandbox_id)
+        not_done = []
+        if memory_limit(sandbox.config.linux.resources) and not memory_limit(config.linux.resources):
+            handler = self.config.handlers[sandbox.handler]
+            usual = pb.ZoneResources(memory_bytes=usual_memory(handler, await self.host.info()))
+            not_done = await self.shares.resize(sandbox_id, config.linux, usual, only_more=True)
+        if not not_done:
+            wanted = zone_resources(config, self.config.zone.memory_overhead)
+            not_done = await self.shares.resize(sandbox_id, config.linux, wanted)
         if not_done:
             raise Refused(UPDATE, sandbox_id, "; ".join(not_done))
         await self.records.sandboxes.put(replace(self.records.sandboxes.get(sandbox_id), config=config))

@@ -44,7 +44,7 @@ def trim() -> None:
 
 
 def limit_arenas() -> None:
-    """Let all threads share two of malloc's arenas (mallopt(3), of glibc alone); call before any thread starts.
+    """Let all threads share two of malloc's arenas (mallopt(3), of glibc); call before any thread starts.
 
     By default each thread gets an arena of its own, up to eight for each CPU.  A burst of requests reaches
     all threads, and leaves free memory between used blocks in every arena.  The daemons' threads mostly wait

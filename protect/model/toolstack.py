@@ -68,16 +68,23 @@ class DomainSpec:
     """A security context of the hypervisor's policy; "": the hypervisor's default."""
     mark: str = ""  # kept with the domain from its first moment (MARK_LIMIT); its guest may read it
     memory_max_bytes: int = 0
-    """Maximum memory while the domain runs; ``vcpus_max`` likewise.  0: the memory at the start."""
+    """Maximum memory that the domain is built for; ``vcpus_max`` likewise.  0: the memory at the start."""
     vcpus_max: int = 0
+    hotplug_max_bytes: int = 0
+    """Maximum memory with hot-plug, if ``hotplugs_memory`` of the kernel.  0: no hot-plug."""
     cpupool: str = ""
     """The hypervisor's pool of CPUs for the domain; "": the default pool."""
     passthrough: bool = False
     """Whether the domain can get PCI functions.  This costs the hypervisor page tables for the IOMMU."""
 
     @property
-    def most_memory(self) -> int:
+    def built_memory(self) -> int:
+        """The memory that the domain is built for: the guest's kernel describes its pages from the start."""
         return max(self.memory_bytes, self.memory_max_bytes)
+
+    @property
+    def most_memory(self) -> int:
+        return max(self.built_memory, self.hotplug_max_bytes)
 
     @property
     def most_vcpus(self) -> int:
@@ -156,6 +163,13 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def has_seclabel(self, label: str) -> bool:
         """Whether the hypervisor's present policy knows the label; false without FLASK."""
+
+    async def hotplugs_memory(self, kernel: DomainKernel | None) -> bool:
+        """Whether a domain with the kernel takes more memory than the domain was built for.
+
+        None: the toolstack's own kernel.  Missing, Invalid: an unusable kernel.
+        """
+        ...
 
     async def create(self, spec: DomainSpec) -> DomainId:
         """Create the domain, paused.  After a failure nothing of the domain is left.

@@ -92,19 +92,26 @@ class ZoneSpec:
     """Names of devices of the host to attach at the launch."""
     disk_rates: DiskRates = DiskRates()
     memory_max_bytes: int = 0
-    """Maximum while the zone runs; 0: the size at launch.  ``vcpus_max`` likewise."""
+    """Maximum that the zone is built for; 0: the size at launch.  ``vcpus_max`` likewise."""
     vcpus_max: int = 0
+    hotplug_max_bytes: int = 0
+    """Maximum with hot-plug of memory; 0: no hot-plug."""
     memory_policy: MemoryPolicy = MemoryPolicy.STATIC
     memory_min_bytes: int = 0
     """Minimum for a dynamic policy."""
     memory_limit_bytes: int = 0
-    """Maximum for a dynamic policy; 0: the zone's maximum."""
+    """Maximum for a dynamic policy; 0: the built maximum."""
     cpupool: str = ""
     """The hypervisor's pool of CPUs for the zone; "" for the hypervisor's choice."""
 
     @property
-    def most_memory(self) -> int:
+    def built_memory(self) -> int:
+        """The memory that the zone is built for, and all memory that was hot-plugged and is in use."""
         return max(self.memory_bytes, self.memory_max_bytes)
+
+    @property
+    def most_memory(self) -> int:
+        return max(self.built_memory, self.hotplug_max_bytes)
 
     @property
     def most_vcpus(self) -> int:
@@ -112,7 +119,8 @@ class ZoneSpec:
 
     @property
     def policy_limit(self) -> int:
-        return min(self.memory_limit_bytes or self.most_memory, self.most_memory)
+        """Maximum for a dynamic policy: not ``most_memory``, to which only a resize may grow the zone."""
+        return min(max(self.memory_limit_bytes or self.built_memory, self.memory_bytes), self.most_memory)
 
 
 @dataclass(frozen=True, slots=True)

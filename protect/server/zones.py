@@ -71,7 +71,11 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
         wanted = zone_requests.zone_request(request)
         spec = admission.zone_spec(
-            self.config, self.toolstack.capabilities(), self.registry.reservations.values(), wanted
+            self.config,
+            self.toolstack.capabilities(),
+            self.registry.reservations.values(),
+            wanted,
+            hotplug=await self.toolstack.hotplugs_memory(wanted.kernel),
         )
         await self.verbs.launcher.launch(spec)
         return self._shown(self.registry.zone("create zone", spec.id))

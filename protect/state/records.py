@@ -87,6 +87,7 @@ def _json_converter() -> Converter:
             shares=rare,
             memory_max_bytes=rare,
             vcpus_max=rare,
+            hotplug_max_bytes=rare,
             memory_policy=rare,
             memory_min_bytes=rare,
             memory_limit_bytes=rare,

@@ -134,8 +134,10 @@ def zone_spec(
     capabilities: Capabilities,
     reservations: Iterable[Reservation],
     wanted: ZoneRequest,
+    *,
+    hotplug: bool = False,
 ) -> ZoneSpec:
-    """The spec of the zone to launch.
+    """The spec of the zone to launch.  ``hotplug``: the zone's kernel takes hot-plugged memory.
 
     Invalid: beyond the limits of the profile.  Refused: beyond the pod's reservations or the bounds of its
     handler, or impossible on this host.
@@ -168,8 +170,10 @@ def zone_spec(
         seclabel=wanted.seclabel,
         device_names=_devices(reserved, wanted),
         disk_rates=disk_rates.allowed(_CREATE, wanted.id, wanted.disk_rates, limits, possible=possible),
-        memory_max_bytes=most.memory,
+        memory_max_bytes=size.memory if hotplug else most.memory,
         vcpus_max=most.vcpus,
+        hotplug_max_bytes=_hotplug_max(profile, reserved, wanted, most) if hotplug else 0,
+        memory_limit_bytes=most.memory if hotplug and most.memory > size.memory else 0,
         memory_policy=wanted.memory_policy,
         memory_min_bytes=min(wanted.memory_min_bytes or size.memory, size.memory),
         cpupool=wanted.cpupool,
@@ -222,6 +226,16 @@ def _most(profile: Profile, size: Resources, wanted: ZoneRequest) -> Resources:
         max(size.memory, min(memory, profile.memory_max, bound.memory or profile.memory_max)),
         max(size.vcpus, min(vcpus, profile.vcpus_max, bound.vcpus or profile.vcpus_max)),
     )
+
+
+def _hotplug_max(profile: Profile, reserved: Reserved, wanted: ZoneRequest, most: Resources) -> int:
+    """The maximum with hot-plug, which costs nothing: the bound of profile and handler.
+
+    A zone of reserved memory, and a zone whose caller names a maximum, stays within ``most``.
+    """
+    if wanted.most.memory or reserved.resources.memory:
+        return most.memory
+    return max(most.memory, min(profile.memory_max, wanted.bound.memory or profile.memory_max))
 
 
 def _scratch(profile: Profile, wanted: ZoneRequest) -> int:

@@ -151,6 +151,7 @@ def domain_spec(zone: Zone, shared: Path, *, passthrough: bool = False) -> Domai
         mark=mark.of_zone(zone),
         memory_max_bytes=spec.memory_max_bytes,
         vcpus_max=spec.vcpus_max,
+        hotplug_max_bytes=spec.hotplug_max_bytes,
         cpupool=spec.cpupool,
         passthrough=passthrough,
     )

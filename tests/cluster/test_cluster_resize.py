@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from tests.support.cluster.api import PATIENCE, Object
 from tests.support.cluster.cgroups import control_group
-from tests.support.cluster.cluster import GROWING, PODS, Cluster
+from tests.support.cluster.cluster import GROWING, PODS, Cluster, pod
 from tests.support.cluster.programs import needs_kubernetes
-from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_daemons import IMAGE, needs_node
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
@@ -49,7 +49,8 @@ async def create(cluster: Cluster, memory: int, milli: int) -> int:
 
 async def ask(cluster: Cluster, memory: int, milli: int) -> None:
     found = await cluster.api.get(f"{PODS}/sized")
-    containers = [{**found["spec"]["containers"][0], **sized(memory, milli)}]
+    first, *others = found["spec"]["containers"]
+    containers = [{**first, **sized(memory, milli)}, *others]
     await cluster.api.patch(f"{PODS}/sized/resize", {"spec": {"containers": containers}})
 
 
@@ -86,6 +87,29 @@ async def _zone_has(cluster: Cluster, memory: int, vcpus: int) -> None:
                 found = (zone.resources.memory_bytes // MIB, zone.resources.vcpus)
                 await asyncio.sleep(0.1)
     assert found == (memory, vcpus)
+
+
+async def test_pod_with_an_unlimited_container_is_resized(resizing: Cluster) -> None:
+    """The pod itself has no limit; the kubelet sends the limit of the pod's control group."""
+    beside = {"name": "beside", "image": IMAGE, "command": ["sleep", "1000"]}
+    made = pod("sized", "sleep", "1000", container=sized(100, 500))
+    made["spec"]["containers"].append(beside)
+    await resizing.api.post(PODS, made)
+    await resizing.until("sized", lambda found: _running(found) == 2)
+    (zone,) = await resizing.zones()
+    await ask(resizing, 400, 700)
+    await resizing.until("sized", lambda found: _limits(found, "main") == {"memory": "400Mi", "cpu": "700m"})
+    (grown,) = await resizing.zones()
+    assert zone.resources.memory_bytes < 400 * MIB < grown.resources.memory_bytes < 600 * MIB
+
+
+def _running(found: Object) -> int:
+    return sum("running" in one["state"] for one in found["status"].get("containerStatuses") or ())
+
+
+def _limits(found: Object, name: str) -> Any:
+    (one,) = (one for one in found["status"]["containerStatuses"] if one["name"] == name)
+    return one.get("resources", {}).get("limits")
 
 
 async def test_more_than_the_zone_can_become_is_said(resizing: Cluster) -> None:

@@ -45,6 +45,26 @@ async def test_memory_grows_and_shrinks(stage: Stage) -> None:
         await until(reached, PATIENCE, agent.domain)
 
 
+async def test_memory_is_hot_plugged_beyond_the_built_memory(stage: Stage) -> None:
+    """Several of Linux' memory sections (128 MiB), and back; a second growth uses the same sections."""
+    assert await stage.toolstack.hotplugs_memory(None)
+    begin = stage.spec().memory_bytes
+    agent = await stage.boot(hotplug_max_bytes=begin + 400 * MIB)
+    first = (await size_of(agent)).memory_total_bytes
+    for more in (50 * MIB, 400 * MIB, 0, 300 * MIB):
+        await stage.toolstack.set_memory(agent.domain, begin + more)
+
+        async def reached(more: int = more) -> bool:
+            seen = (await size_of(agent)).memory_total_bytes
+            info = await info_of(stage, agent)
+            near = abs(seen - first - more) <= MIB + more // 64
+            return near and info.held_bytes <= begin + more == info.memory_bytes
+
+        await until(reached, PATIENCE, agent.domain)
+    with pytest.raises(Invalid, match="created for at most"):
+        await stage.toolstack.set_memory(agent.domain, begin + 401 * MIB)
+
+
 async def test_memory_beyond_the_domains_or_the_hosts_maximum_is_refused(stage: Stage) -> None:
     begin = stage.spec().memory_bytes
     huge = (await stage.toolstack.physical_info()).free_memory_bytes + (1 << 30)

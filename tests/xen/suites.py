@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 _CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
 _SIZES = ("tests/contract/test_toolstack_sizes.py", "tests/xen/inside/test_sizes.py", "--toolstack=libxl")
-_SIZES_PVH = "grows or come_and_go or container_sees or up_and_down or cannot_give"
+_SIZES_PVH = "grows or hot_plug or come_and_go or container_sees or up_and_down or cannot_give"
 _STORY = ("tests/xen/inside/test_story.py",)
 _AGENT = ("tests/xen/inside/test_agent.py",)
 _KILLED = ("tests/xen/inside/protectd/test_killed.py",)

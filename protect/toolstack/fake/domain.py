@@ -125,6 +125,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "mark": spec.mark,
         "memory_max_bytes": spec.memory_max_bytes,
         "vcpus_max": spec.vcpus_max,
+        "hotplug_max_bytes": spec.hotplug_max_bytes,
         "cpupool": spec.cpupool,
         "passthrough": spec.passthrough,
     }
@@ -152,6 +153,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         mark=values.get("mark", ""),
         memory_max_bytes=values.get("memory_max_bytes", 0),
         vcpus_max=values.get("vcpus_max", 0),
+        hotplug_max_bytes=values.get("hotplug_max_bytes", 0),
         cpupool=values.get("cpupool", ""),
         passthrough=values.get("passthrough", False),
     )

@@ -13,6 +13,7 @@ from protect.model.toolstack import Mode
 from protect.toolstack.libxl.kernel import (
     boot_modes,
     has_user_namespaces,
+    hotplugs_memory,
     kernel_version,
     unpacked_kernel,
 )
@@ -44,6 +45,8 @@ class Boot:
     modes: frozenset[Mode] = frozenset(Mode)
     volumes: bool = True
     """Whether the kernel has 9P, built in or as a module of the initramfs."""
+    hotplug: bool = False
+    """Whether the kernel's balloon hot-plugs memory."""
 
     @classmethod
     def of(cls, kernel: Path, initramfs: Path) -> Boot:
@@ -55,6 +58,7 @@ class Boot:
             has_user_namespaces(kernel),
             boot_modes(kernel),
             _contains(kernel, b"9P2000.L") or _contains(initramfs, b"lib/modules/9p.ko"),
+            hotplugs_memory(kernel),
         )
 
 

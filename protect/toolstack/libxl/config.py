@@ -19,6 +19,8 @@ MARK = "xenpod"
 """The node below a domain's own; libxl writes the mark into it during the create."""
 
 _KIB = 1024
+HOTPLUG_MAX = "xenpod-memory-max"
+"""Node of the domain's maximum memory with hot-plug, in KiB, written like the mark."""
 SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: added by libxl to the requested memory to get a domain's limit."""
 
@@ -34,7 +36,10 @@ def domain_config(
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
     passthrough = {"passthrough": "enabled"} if spec.passthrough else {}
     frontend = BlockFrontend.of(spec.memory_bytes, spec.vcpus)
-    mark = {"xsdata": {MARK: spec.mark}} if spec.mark else {}
+    nodes = {MARK: spec.mark} if spec.mark else {}
+    if spec.hotplug_max_bytes:
+        nodes[HOTPLUG_MAX] = str(spec.hotplug_max_bytes // _KIB)
+    mark = {"xsdata": nodes} if nodes else {}
     identity = {"type": kind, "name": spec.name, "uuid": str(spec.uuid)}
     return {
         "c_info": {**identity, **label, **(pool or {}), **passthrough, **mark},
@@ -42,13 +47,15 @@ def domain_config(
             f"type.{kind}": {},
             "max_vcpus": spec.most_vcpus,
             "avail_vcpus": list(range(first_vcpus(spec))),
-            "max_memkb": spec.most_memory // _KIB,
+            "max_memkb": spec.built_memory // _KIB,
             "target_memkb": spec.memory_bytes // _KIB,
             # Xen reserves the memory before the fill: two creates cannot count on the same memory.
             "claim_mode": True,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(f"{frontend.arguments} {arguments}{_maxcpus(spec)}", environment),
+            "cmdline": command_line(
+                f"{frontend.arguments} {arguments}{_maxcpus(spec)}{_hotplug(spec)}", environment
+            ),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
@@ -73,14 +80,24 @@ def _maxcpus(spec: DomainSpec) -> str:
     return f" maxcpus={spec.vcpus}" if spec.vcpus < first_vcpus(spec) else ""
 
 
+def _hotplug(spec: DomainSpec) -> str:
+    """Debian's kernels leave hot-plugged memory offline by default; the balloon cannot use offline memory."""
+    return " memhp_default_state=online" if spec.hotplug_max_bytes else ""
+
+
 def overhead_bytes(memory_bytes: int, vcpus: int) -> int:
-    """Xen's memory for a domain beside the domain's own (libxl_get_required_shadow_memory, rounded up)."""
-    return (4 << 20) + vcpus * (1 << 20) + memory_bytes // 128
+    """Xen's memory for a domain beside the domain's own, rounded up."""
+    return (4 << 20) + paging_pool_bytes(memory_bytes, vcpus)
+
+
+def paging_pool_bytes(memory_bytes: int, vcpus: int) -> int:
+    """Pool of a PVH domain's page tables (libxl_get_required_shadow_memory)."""
+    return vcpus * (1 << 20) + memory_bytes // 128
 
 
 def map_bytes(spec: DomainSpec) -> int:
     """Guest memory for the kernel's table of pages that the guest may get later (struct page), in bytes."""
-    return (spec.most_memory - spec.memory_bytes) // 64
+    return (spec.built_memory - spec.memory_bytes) // 64
 
 
 def domain_info(info: xen.Info) -> DomainInfo:

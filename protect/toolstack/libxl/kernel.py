@@ -87,6 +87,12 @@ def has_user_namespaces(kernel: Path) -> bool:
         return image.find(b"\0user_namespace\0") >= 0
 
 
+def hotplugs_memory(kernel: Path) -> bool:
+    """Whether an ELF image has CONFIG_XEN_BALLOON_MEMORY_HOTPLUG: then it names a sysctl (xen/balloon.c)."""
+    with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        return image.find(b"\0hotplug_unpopulated\0") >= 0
+
+
 def boot_modes(kernel: Path) -> frozenset[Mode]:
     """Boot modes of an ELF image, by its notes for Xen: PV and PVH have different entry points.
 

@@ -20,6 +20,7 @@ from protect.model.toolstack import (
     DomainDeath,
     DomainId,
     DomainInfo,
+    DomainKernel,
     DomainSpec,
     PhysicalInfo,
     ShareEnd,
@@ -136,6 +137,12 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @completed
+    async def hotplugs_memory(self, kernel: DomainKernel | None) -> bool:
+        with xen_faults("read zone kernel", kernel.name if kernel else ""):
+            async with self._kernels.unpacked(kernel) as boot:
+                return boot.hotplug
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:

@@ -22,7 +22,7 @@ PERIOD_SECONDS = 5.0
 
 def zone_promise(toolstack: Toolstack, spec: ZoneSpec) -> int:
     """Bytes to promise to a zone: memory, and the hypervisor's overhead for the domain."""
-    return spec.memory_bytes + toolstack.overhead_bytes(spec.most_memory, spec.most_vcpus, spec.mode)
+    return spec.memory_bytes + toolstack.overhead_bytes(spec.built_memory, spec.most_vcpus, spec.mode)
 
 
 def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> int:

@@ -38,6 +38,7 @@ def of_zone(zone: Zone) -> str:
         vcpus=spec.vcpus,
         memory_max_bytes=spec.memory_max_bytes,
         vcpus_max=spec.vcpus_max,
+        hotplug_max_bytes=spec.hotplug_max_bytes,
         mode=spec.mode,
         interfaces=spec.interfaces,
         id_mapping=spec.id_mapping,

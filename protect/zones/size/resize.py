@@ -37,7 +37,7 @@ class ZoneSize:
     def applied(self, spec: ZoneSpec) -> ZoneSpec:
         """``spec`` with the changes."""
         policy = self.memory_policy or spec.memory_policy
-        memory, limit = self.memory_bytes or spec.memory_bytes, 0
+        memory, limit = self.memory_bytes or spec.memory_bytes, spec.memory_limit_bytes
         if policy is MemoryPolicy.DYNAMIC:
             limit = self.memory_bytes or spec.policy_limit
             memory = min(spec.memory_bytes, limit)
@@ -45,7 +45,7 @@ class ZoneSize:
             spec,
             memory_bytes=memory,
             memory_limit_bytes=limit,
-            memory_max_bytes=spec.most_memory,
+            memory_max_bytes=spec.built_memory,
             vcpus=self.vcpus or spec.vcpus,
             vcpus_max=spec.most_vcpus,
             shares=self.shares(spec.shares),
@@ -103,12 +103,14 @@ def _impossible(zone: Zone, wanted: ZoneSize, profile: Profile) -> list[str]:
     spec, not_done = zone.spec, []
     changes = wanted.memory_bytes != spec.memory_bytes
     most_memory, most_vcpus = spec.most_memory, spec.most_vcpus
-    why = "it was created for that; a new pod gets the new size"
+    why = why_memory = "it was created for that; a new pod gets the new size"
+    if spec.hotplug_max_bytes:
+        why_memory = "memory_max of its handler or profile"
     if not zone.resizes:
-        most_memory, most_vcpus, why = spec.memory_bytes, spec.vcpus, _OLD
+        most_memory, most_vcpus, why, why_memory = spec.memory_bytes, spec.vcpus, _OLD, _OLD
     if wanted.memory_bytes > most_memory:
         asked, have = -(-wanted.memory_bytes // _MIB), most_memory // _MIB
-        not_done.append(f"memory: {asked} MiB wanted, the zone can have {have} MiB ({why})")
+        not_done.append(f"memory: {asked} MiB wanted, the zone can have {have} MiB ({why_memory})")
     if changes and 0 < wanted.memory_bytes < profile.memory_min:
         asked, least = wanted.memory_bytes // _MIB, -(-profile.memory_min // _MIB)
         not_done.append(f"memory: {asked} MiB wanted, memory_min of its profile is {least} MiB")

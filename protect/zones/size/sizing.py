@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ _MEMORY = "memory_bytes"
 _MIB = 1 << 20
 _SPARE_BYTES, _SPARE_PART = 4 * _MIB, 32
 """Memory to stay available in a shrinking zone: bytes, and 1/_SPARE_PART of the used memory."""
+_SECTION_BYTES = 128 * _MIB
+"""Linux hot-plugs memory in sections of this size (SECTION_SIZE_BITS of x86)."""
 _STALLED = 6
 """The wait ends after 1/_STALLED of the timeout without any change."""
 _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.005, 0.25
@@ -146,18 +149,23 @@ class Sizing:
             raise Refused("resize zone", runtime.id, f"{cause}, Xen counts {last[0].vcpus_online}")
 
     async def _give_memory(self, runtime: ZoneRuntime, memory: int) -> None:
+        """In steps: the guest describes the pages of a step in memory that the guest already has."""
         begin = runtime.zone.spec.memory_bytes
-        total = (await runtime.agent.resize()).memory_total_bytes
-        await self.toolstack.set_memory(runtime.zone.domain_id, memory)
+        first = size = await runtime.agent.resize()
+        target, deadline = begin, asyncio.get_running_loop().time() + self.timeouts.resize
+        while target < memory:
+            target = min(memory, target + _hotplug_step(size))
+            await self.toolstack.set_memory(runtime.zone.domain_id, target)
 
-        def reached(info: DomainInfo, size: GuestSize) -> bool:
-            given = min(info.held_bytes - begin, size.memory_total_bytes - total)
-            return given >= memory - begin - _tolerance(memory - begin)
+            def reached(info: DomainInfo, size: GuestSize, more: int = target - begin) -> bool:
+                given = min(info.held_bytes - begin, size.memory_total_bytes - first.memory_total_bytes)
+                return given >= more - _tolerance(more)
 
-        last = await self._until(runtime, reached)
-        if last is not None:
-            cause = f"memory: {_mib(memory)} wanted, the zone took {_mib(max(0, last[0].held_bytes))}"
-            raise Refused("resize zone", runtime.id, cause)
+            last = await self._until(runtime, reached, deadline=deadline)
+            if last is not None:
+                cause = f"memory: {_mib(memory)} wanted, the zone took {_mib(max(0, last[0].held_bytes))}"
+                raise Refused("resize zone", runtime.id, cause)
+            size = await runtime.agent.resize()
 
     async def _take_memory(self, runtime: ZoneRuntime, memory: int) -> None:
         begin = runtime.zone.spec.memory_bytes
@@ -180,8 +188,12 @@ class Sizing:
         runtime: ZoneRuntime,
         reached: Callable[[DomainInfo, GuestSize], bool],
         cpus: int = 0,
+        deadline: float = math.inf,
     ) -> tuple[DomainInfo, GuestSize] | None:
-        """Look until ``reached``: None; the last look if nothing changes any more, or after the timeout."""
+        """Look until ``reached``: None; the last look if nothing changes any more, or after the timeout.
+
+        ``deadline``: an earlier end of the wait, by the loop's clock.
+        """
         loop = asyncio.get_running_loop()
         begun = changed = loop.time()
         pause, last, patience = _FIRST_LOOK_SECONDS, None, self.timeouts.resize
@@ -196,7 +208,7 @@ class Sizing:
             now = loop.time()
             if seen != last:
                 last, changed = seen, now
-            if now - begun > patience or now - changed > patience / _STALLED:
+            if now > min(deadline, begun + patience) or now - changed > patience / _STALLED:
                 return info, size
             with suppress(TimeoutError):
                 await asyncio.wait_for(runtime.end.wait(), pause)
@@ -205,7 +217,7 @@ class Sizing:
 
 def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
     """The spec with another size and the same maximum."""
-    return replace(spec, memory_bytes=memory_bytes, memory_max_bytes=spec.most_memory)
+    return replace(spec, memory_bytes=memory_bytes, memory_max_bytes=spec.built_memory)
 
 
 def intended(zone: Zone, intent: Intent | None) -> ZoneSpec:
@@ -228,6 +240,14 @@ def least_memory(memory: int, size: GuestSize) -> int:
     used = max(0, size.memory_total_bytes - size.memory_available_bytes)
     own = max(0, memory - size.memory_total_bytes)
     return own + used + max(_SPARE_BYTES, used // _SPARE_PART)
+
+
+def _hotplug_step(size: GuestSize) -> int:
+    """Bytes to add at once: their page structures (1/64) take at most a quarter of the available memory.
+
+    Linux adds whole sections, and a zone without available memory still gets one.
+    """
+    return max(_SECTION_BYTES, size.memory_available_bytes * 16 // _MIB * _MIB)
 
 
 def _keeps(wanted: int, least: int) -> str:

@@ -161,8 +161,8 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     """Start the cluster, with the kubelet as we ship it; nothing is left at the end."""
     node = CriNode(folder / "n")
     node.protectd.configure(memory={"total": NODE_MEMORY})
-    headroom = {"memory_headroom": "512MiB", "vcpus_headroom": 2}
-    node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}, GROWING: headroom})
+    growing = {"memory_max": "700MiB", "vcpus_headroom": 2}
+    node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}, GROWING: growing})
     await node.start()
     try:
         async with pulled(node, folder / "registry"), controlled(node, folder) as made:

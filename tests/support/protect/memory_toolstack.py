@@ -27,6 +27,7 @@ from protect.model.toolstack import (
     DomainDeath,
     DomainId,
     DomainInfo,
+    DomainKernel,
     DomainSpec,
     DomainState,
     PhysicalInfo,
@@ -61,6 +62,8 @@ class MemoryDomain:
     memory: int = 0
     kept: int = 0
     """Memory that the guest never gives back."""
+    most: int = 2**63
+    """Memory that the guest takes at most."""
     counted: int = 0
     online: int = 0
     """Memory and vCPUs by the hypervisor's count."""
@@ -78,7 +81,7 @@ class MemoryDomain:
         """Act as an obedient guest."""
         size = self.agent.size
         if memory_bytes:
-            self.memory = memory_bytes
+            self.memory, memory_bytes = memory_bytes, min(memory_bytes, self.most)
             if "memory" not in self.stubborn:
                 self.counted = memory_bytes
             if "memory" not in self.mute:
@@ -112,6 +115,10 @@ class MemoryToolstack:
         """Whether the agents support CPU changes."""
         self.resizes = True
         """Whether agents can say how large their zones are."""
+        self.targets: builtins.list[int] = []
+        """Arguments of ``set_memory``."""
+        self.hotplug = True
+        """Whether kernels take hot-plugged memory."""
         self.can = Capabilities()
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
@@ -175,6 +182,9 @@ class MemoryToolstack:
         self.domains[domain.id] = domain
         return domain.id
 
+    async def hotplugs_memory(self, kernel: DomainKernel | None) -> bool:
+        return self.hotplug
+
     async def pause(self, domain: DomainId) -> None:
         await complete(self._pause(domain))
 
@@ -208,6 +218,7 @@ class MemoryToolstack:
 
     async def _set_memory(self, domain: DomainId, memory_bytes: int) -> None:
         await self._step("set_memory")
+        self.targets.append(memory_bytes)
         self._get(domain).resize(memory_bytes=memory_bytes)
 
     async def set_vcpus(self, domain: DomainId, vcpus: int) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.toolstack import DomainId, DomainSpec, DomainState
+from protect.model.toolstack import DomainId, DomainKernel, DomainSpec, DomainState
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.fake import faultplan
 from protect.toolstack.fake.domain import Domain, write_spec
@@ -36,6 +36,9 @@ class FakeResizing(SaysCapacity, Completing):
         found = self._living("set CPU shares", domain)
         async with self._changing(found, "set_shares", "set CPU shares"):
             await asyncio.to_thread(self._home.cgroups.share, found.spec, shares)
+
+    async def hotplugs_memory(self, kernel: DomainKernel | None) -> bool:
+        return True
 
     @completed
     async def set_memory(self, domain: DomainId, memory_bytes: int) -> None:
@@ -64,7 +67,7 @@ class FakeResizing(SaysCapacity, Completing):
     def _resized(self, domain: Domain, spec: DomainSpec) -> None:
         """Store the size; the maxima stay as they were."""
         before = domain.spec
-        domain.spec = replace(spec, memory_max_bytes=before.most_memory, vcpus_max=before.most_vcpus)
+        domain.spec = replace(spec, memory_max_bytes=before.built_memory, vcpus_max=before.most_vcpus)
         write_spec(domain.directory, domain.spec)
 
     @asynccontextmanager

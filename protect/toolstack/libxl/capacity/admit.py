@@ -89,7 +89,7 @@ class Admission:
             raise Invalid(_CREATE, spec.name, cause)
 
     async def _check_memory(self, spec: DomainSpec) -> None:
-        need = spec.memory_bytes + overhead_bytes(spec.most_memory, spec.most_vcpus)
+        need = spec.memory_bytes + overhead_bytes(spec.built_memory, spec.most_vcpus)
         free = (await self._workers.ask(physinfo.physinfo)).free_bytes
         if need > free:
             cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"

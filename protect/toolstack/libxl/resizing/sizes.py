@@ -13,6 +13,7 @@ from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
 from protect.model.toolstack import DomainId
 from protect.toolstack.completion import Completing, completed
+from protect.toolstack.libxl.config import HOTPLUG_MAX, paging_pool_bytes
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.workers import Workers, xen_faults
@@ -21,6 +22,7 @@ from xenbind import domain as xen
 from xenbind import errors, physinfo, sched
 
 _KIB = 1024
+_DIGITS = 16
 _ONLINE = b"online"
 
 
@@ -33,17 +35,29 @@ class DomainSizes:
 
     async def set_memory(self, domid: int, memory_bytes: int) -> None:
         """Exhausted: Xen lacks the memory; Invalid: above the domain's maximum from its creation."""
-        subject = f"domain {domid}"
-        most = int(await self._store.read(f"/local/domain/{domid}/memory/static-max") or b"0") * _KIB
+        subject, node = f"domain {domid}", f"/local/domain/{domid}"
+        built = await self._kib(f"{node}/memory/static-max")
+        most = max(built, await self._kib(f"{node}/{HOTPLUG_MAX}"))
         if memory_bytes > most:
             cause = f"{in_mib(memory_bytes)} wanted, it was created for at most {in_mib(most)}"
             raise Invalid("set memory", subject, cause)
-        missing = memory_bytes - (await self._workers.ask(xen.info, domid)).memory_kib * _KIB
+        info = await self._workers.ask(xen.info, domid)
+        missing = memory_bytes - info.memory_kib * _KIB
         free = (await self._workers.ask(physinfo.physinfo)).free_bytes
         if missing > free:
             cause = f"it needs {in_mib(missing)} more, Xen has {in_mib(free)} free"
             raise Exhausted("set memory", subject, cause)
+        if memory_bytes > built:
+            pool = paging_pool_bytes(memory_bytes, info.vcpus)
+            await self._workers.run(xen.grow_paging_pool, domid, pool // _KIB)
+            # libxl accepts no target above this node.  The guest reads the node only at its start.
+            await self._store.write_below(f"{node}/memory", "static-max", str(memory_bytes // _KIB))
         await self._workers.run(xen.set_memory, domid, memory_bytes // _KIB)
+
+    async def _kib(self, path: str) -> int:
+        """A size in KiB, in bytes; 0: no such node, or no number."""
+        value = await self._store.read(path) or b""
+        return int(value) * _KIB if value.isdigit() and len(value) < _DIGITS else 0
 
     async def set_vcpus(self, domid: int, vcpus: int) -> None:
         """Invalid: zero, or more than at the domain's creation."""

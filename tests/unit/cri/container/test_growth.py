@@ -77,6 +77,8 @@ def test_reserve_by_request_needs_an_initial_size() -> None:
 
 
 OVERHEAD = 10 * MIB
+UNLIMITED = Resources(memory_limit_in_bytes=0x7FFF_FFFF_FFFF_F000)
+"""The limit of a cgroup of version 1 without a limit."""
 POD = limited(300, 1500)
 
 
@@ -90,6 +92,8 @@ POD = limited(300, 1500)
         # a container without a limit adds nothing
         (POD, [limited(100, 500), limited()], limited(), limited(400, 4000), (0, 0)),
         (POD, [], limited(200, 1000), limited(), (0, 0)),
+        (POD, [], limited(200), UNLIMITED, (0, 0)),
+        (UNLIMITED, [UNLIMITED, limited(50)], limited(200), limited(300), (360, 0)),
         # each container has its pod's limit
         (POD, [limited(300, 1500)], limited(300, 1500), limited(400, 1700), (410, 2)),
         (POD, [limited(300), limited(500)], limited(300), limited(400), (510, 0)),
@@ -155,6 +159,6 @@ async def test_a_container_beyond_its_zone_keeps_its_limits(tmp_path: Path) -> N
 
 def test_limits_beyond_any_host_are_clamped() -> None:
     """Limits within a message: other containers of the pod and its overhead come on top."""
-    most = Resources(memory_limit_in_bytes=2**63 - 1, cpu_quota=2**63 - 1, cpu_period=1)
+    most = Resources(memory_limit_in_bytes=2**50, cpu_quota=2**63 - 1, cpu_period=1)
     wanted = needed(cri.LinuxPodSandboxConfig(), [most], limited(64, 100), most, 64 * MIB)
     assert (wanted.memory_bytes, wanted.vcpus) == (2**50, 1024)

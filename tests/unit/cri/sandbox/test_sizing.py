@@ -73,6 +73,28 @@ async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> N
         assert (sent.resources.memory_bytes, sent.resources.vcpus) == (0, 0)
 
 
+async def test_removed_limit_grows_the_zone_to_its_handlers_size(tmp_path: Path) -> None:
+    """The kubelet reports the limit of a control group without a limit: about 2**63."""
+    config = replace(node_config(tmp_path), handlers={"xenpod": HandlerConfig(memory=Bytes(300 * MIB))})
+    async with rig(tmp_path, config=config) as node:
+        limits = cri.LinuxContainerResources(memory_limit_in_bytes=100 * MIB)
+        pod = await node.pod(linux=cri.LinuxPodSandboxConfig(resources=limits))
+        limits.memory_limit_in_bytes = 0x7FFF_FFFF_FFFF_F000
+        request = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod, resources=limits)
+        await node.cri.UpdatePodSandboxResources(request)
+        sizes = [(sent.resources.memory_bytes // MIB, sent.only_more) for sent in node.protect.resizes]
+        assert sizes == [(300, True), (0, False)]
+        await node.cri.UpdatePodSandboxResources(request)
+        assert [sent.resources.memory_bytes for sent in node.protect.resizes[2:]] == [0]
+
+
+async def test_pod_without_a_limit_gets_its_handlers_size(tmp_path: Path) -> None:
+    limits = cri.LinuxContainerResources(memory_limit_in_bytes=0x7FFF_FFFF_FFFF_F000)
+    async with rig(tmp_path) as node:
+        pod = await node.pod(linux=cri.LinuxPodSandboxConfig(resources=limits))
+        assert node.protect.zone_requests[pod].resources.memory_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("text", "causes"),
     [

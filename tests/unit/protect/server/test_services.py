@@ -138,7 +138,8 @@ async def test_an_ended_zone_is_not_resized(node: Served, toolstack: MemoryTools
 
 
 async def test_a_resize_reports_the_undone_parts(node: Served) -> None:
-    zone = await node.create_zone(resources=pb.ZoneResources(memory_bytes=256 << 20, vcpus=1))
+    sized = pb.ZoneResources(memory_bytes=256 << 20, memory_max_bytes=256 << 20, vcpus=1)
+    zone = await node.create_zone(resources=sized)
     for memory, vcpus, count in (
         (256 << 20, 1, 0),
         (0, 0, 0),

@@ -106,6 +106,28 @@ def test_maxima_stay_within_profile_and_handler(fields: dict[str, object], most:
     assert (spec.memory_max_bytes // MIB, spec.vcpus_max) == most
 
 
+@pytest.mark.parametrize(
+    ("reservations", "fields", "most"),
+    [
+        ((), {}, 1024),
+        ((), {"headroom": memory(100)}, 1024),
+        ((), {"bound": memory(300)}, 300),
+        ((), {"most": memory(512)}, 512),
+        ((HALF,), {}, 512),
+        ((HALF,), {"headroom": memory(100)}, 612),
+    ],
+)
+def test_memory_is_hot_plugged_up_to_the_bound_unless_reserved(
+    reservations: Sequence[Reservation], fields: dict[str, object], most: int
+) -> None:
+    wanted = ZoneRequest("z1", pod_uid=POD, **fields)  # type: ignore[arg-type]
+    spec = admission.zone_spec(CONFIG, Capabilities(), reservations, wanted, hotplug=True)
+    assert spec.most_memory // MIB == most
+    assert spec.built_memory == spec.memory_bytes
+    other = admission.zone_spec(CONFIG, Capabilities(), reservations, wanted)
+    assert other.built_memory == other.most_memory == other.policy_limit == spec.policy_limit
+
+
 @pytest.mark.parametrize(("wanted", "least"), [(0, 256), (100, 100), (512, 256)])
 def test_minimum_of_a_dynamic_policy_is_at_most_the_size(wanted: int, least: int) -> None:
     assert decided(memory_min_bytes=wanted * MIB).memory_min_bytes == least * MIB

@@ -81,6 +81,35 @@ async def test_a_zone_gets_the_requested_size(
         assert held(domain) == (256, 2, CpuShares(512))
 
 
+async def test_memory_beyond_the_built_size_comes_in_steps(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    """Each step adds sixteen times the available memory; the page structures take a 64th of the step."""
+    spec = replace(SPEC, memory_max_bytes=0, hotplug_max_bytes=4096 * MIB)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(spec)
+        domain = toolstack.of_zone("z1")
+        domain.agent.size.memory_available_bytes = 10 * MIB
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=1024 * MIB)) == []
+        assert [one // MIB for one in toolstack.targets] == [256 + 160, 1024]
+        (not_done,) = await resize(protectd, "z1", ZoneSize(memory_bytes=4097 * MIB))
+        assert not_done.endswith("the zone can have 4096 MiB (memory_max of its handler or profile)")
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=256 * MIB)) == []
+        assert held(domain)[0] == 256
+
+
+async def test_refused_step_undoes_the_steps_before(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    spec = replace(SPEC, memory_max_bytes=0, hotplug_max_bytes=4096 * MIB)
+    async with running(tmp_path, toolstack) as protectd:
+        impatient(protectd)
+        await protectd.launcher.launch(spec)
+        domain = toolstack.of_zone("z1")
+        domain.agent.size.memory_available_bytes, domain.most = 0, 300 * MIB
+        (not_done,) = await resize(protectd, "z1", ZoneSize(memory_bytes=1024 * MIB))
+        assert not_done == "memory: 1024 MiB wanted, the zone took 300 MiB"
+        assert is_as_before(protectd, domain, spec)
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
