@@ -249,3 +249,14 @@ def test_a_growing_domain_has_a_larger_maximum(mode: Mode, available: list[int],
     assert (info["max_memkb"], info["target_memkb"]) == (256 << 10, 64 << 10)
     assert f"quiet{said} XENPOD_CHANNEL" in info["cmdline"] and core["poolid"] == 3
     assert map_bytes(most) == 3 << 20 and not map_bytes(SPEC)
+
+
+def test_hot_plug_adds_nothing_to_the_built_domain() -> None:
+    largest = replace(SPEC, hotplug_max_bytes=4 << 30)
+    made = domain_config(largest, boot.Boot(Path("/k"), Path("/i"), 0), "quiet")
+    info, core = made["b_info"], made["c_info"]
+    assert isinstance(info, dict) and isinstance(core, dict)
+    assert info["max_memkb"] == info["target_memkb"] == 64 << 10
+    assert "quiet memhp_default_state=online XENPOD_CHANNEL" in info["cmdline"]
+    assert core["xsdata"]["xenpod-memory-max"] == str(4 << 20)
+    assert map_bytes(largest) == 0

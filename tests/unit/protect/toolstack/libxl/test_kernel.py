@@ -186,3 +186,12 @@ def test_label_is_known_if_in_the_policy(libxl: Callable[..., Any]) -> None:
     assert [flask.knows(context, label) for label in ("known", "unknown", "nothing")] == [True, False, False]
     with pytest.raises(OSError, match="libxl_flask_context_to_sid secret"):
         flask.knows(context, "secret")
+
+
+@pytest.mark.parametrize(
+    ("text", "hotplug"), [(b"\0hotplug_unpopulated\0", True), (b"hotplug_unpopulated", False)]
+)
+def test_kernel_with_the_balloons_sysctl_hot_plugs_memory(tmp_path: Path, text: bytes, hotplug: bool) -> None:
+    image = tmp_path / "vmlinux"
+    image.write_bytes(b"\x7fELF" + text)
+    assert kernel.hotplugs_memory(image) is hotplug
