@@ -220,7 +220,7 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
 async def labelled(node: CriNode, kubeconfig: Path, *more: str) -> tuple[int, str]:
     """Run xenpod-labels to its end: the exit status, and the output."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "labeller", "node", "--cri-socket", str(node.daemon.socket)),
+        *(sys.executable, "-m", "cluster.labeller", "node", "--cri-socket", str(node.daemon.socket)),
         *("--kubeconfig", str(kubeconfig), *more),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,

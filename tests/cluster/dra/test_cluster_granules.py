@@ -61,7 +61,7 @@ async def driver(session_cluster: Cluster) -> AsyncIterator[Daemon]:
     }
     config = cluster.folder / "granules.toml"
     config.write_text(toml.dumps(settings))
-    daemon = Daemon("dra", config, PLUGINS / "xenpod.sock", cluster.folder / "granules.log")
+    daemon = Daemon("cluster.dra", config, PLUGINS / "xenpod.sock", cluster.folder / "granules.log")
     await daemon.start()
     try:
         await has(cluster, NODE_MEMORY // GRANULE)

@@ -96,8 +96,8 @@ async def driving(cluster: Cluster, **more: object) -> AsyncIterator[Driver]:
     kind = f'device.attributes["{DRIVER}"].kind == "memory"'
     selector = {"cel": {"expression": f'device.driver == "{DRIVER}" && {kind}'}}
     await cluster.api.post(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
-    await made.daemon.start()
     try:
+        await made.daemon.start()
         await cluster.api.until(SLICES, f"spec.driver={DRIVER}", lambda _: True)
         yield made
     finally:
@@ -110,7 +110,7 @@ def instance(cluster: Cluster, name: str = "", /, **more: object) -> Driver:
     """The driver, not started; another one on the same node by another name."""
     at = f"-{name}" if name else ""
     daemon = Daemon(
-        "dra",
+        "cluster.dra",
         cluster.folder / f"dra{at}.toml",
         cluster.folder / "root" / "plugins" / DRIVER / f"dra{at}.sock",
         cluster.folder / f"dra{at}.log",

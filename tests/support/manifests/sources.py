@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,9 @@ def read(text: str) -> list[Object]:
 @functools.cache
 def generate(*arguments: str) -> str:
     """The output of ``protect generate``."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main(["generate", *arguments]) == 0
+    # In a thread of its own: the command runs an event loop, and the caller may already run one.
+    with contextlib.redirect_stdout(io.StringIO()) as said, ThreadPoolExecutor(1) as thread:
+        assert thread.submit(main, ["generate", *arguments]).result() == 0
     return said.getvalue()
 
 
