@@ -17,7 +17,7 @@ HUNGRY = (
     "while read -r key m unit; do [ $key = MemTotal: ] && break; done </proc/meminfo; "
     "exec dd if=/dev/zero of=/dev/null bs=$((m * 97 / 100))k count=1"
 )
-"""A script whose process 1 wants nearly all memory of the zone; the kernel refuses to promise more than all."""
+"""A script whose process 1 wants nearly all memory of the zone.  The kernel refuses more than all."""
 
 
 @dataclass(frozen=True)
