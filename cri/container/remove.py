@@ -18,7 +18,7 @@ from cri.state.sandbox import SandboxPhase
 from cri.state.unfinished import Unfinished
 from cri.zones.client import Zones
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Fault
+from daemonkit.faults import Fault, TooLate
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 
@@ -95,9 +95,10 @@ class RemoveContainer:
         container = self.records.containers.get(container_id)
         if container.phase is not ContainerPhase.RUNNING:
             return
-        if self.records.sandboxes.get(container.sandbox_id).phase is SandboxPhase.STOPPING:
-            # The zone, and protectd's record of the exit, may be gone at any moment.
-            await self.stop_container.kill(container)
-            await self.changes.ended_with_pod(container_id)
-        else:
+        try:
             await self.stop_container.stop(container_id, grace=0)
+        except TooLate:
+            # StopPodSandbox may have destroyed the zone, with protectd's record of the exit.
+            if self.records.sandboxes.get(container.sandbox_id).phase is not SandboxPhase.STOPPING:
+                raise
+            await self.changes.ended_with_pod(container_id)

@@ -21,6 +21,7 @@ from daemonkit.faults import Denied, Unreachable
 from images.image_errors import Interrupted
 from images.registry.conversation.challenge import challenges
 from images.registry.conversation.retry import retry_after
+from images.registry.conversation.targets import Origin, origin
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.registry.hosts import RegistryHost
 
@@ -49,8 +50,8 @@ class Authority(TokenAuth):  # type: ignore[misc]
         self._credentials = credentials
         self._host = host
         self._lock = threading.Lock()
-        self._own = (host.scheme, host.netloc)
-        self._redirect_headers: dict[tuple[str, str], str] = {}
+        self._own = origin(f"{host.scheme}://{host.netloc}")
+        self._redirect_headers: dict[Origin, str] = {}
         self._header = f"Bearer {credentials.registry_token}" if credentials.registry_token else ""
         # oras asks for the header only if this is set.
         self.token = self._header or None
@@ -69,7 +70,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
         challenge = original.headers.get("Www-Authenticate", "")
         shown = original.request.headers.get("Authorization", "")
         original.close()
-        if _origin(original.url) != self._own:
+        if origin(original.url) != self._own:
             self._authenticate_redirect(original.url, challenge, shown)
             return headers, True
         with self._lock:
@@ -85,22 +86,22 @@ class Authority(TokenAuth):  # type: ignore[misc]
     def redirect_header(self, url: str) -> str:
         """The Authorization header for a URL that a redirect leads to; "" for none."""
         with self._lock:
-            return self._redirect_headers.get(_origin(url), "")
+            return self._redirect_headers.get(origin(url), "")
 
     def _authenticate_redirect(self, url: str, challenge: str, shown: str) -> None:
         """Get an anonymous token for a host behind a redirect."""
-        origin = _origin(url)
+        asking = origin(url)
         with self._lock:
-            if self._redirect_headers.get(origin, shown) != shown:
+            if self._redirect_headers.get(asking, shown) != shown:
                 # Another thread has already answered the challenge.
                 return
-            header = self._answer(challenge, origin[0], ANONYMOUS)
+            header = self._answer(challenge, asking[0], ANONYMOUS)
             if not header or header == shown:
                 raise Unanswered(url)
-            self._redirect_headers.pop(origin, None)
+            self._redirect_headers.pop(asking, None)
             while len(self._redirect_headers) >= _MAX_REDIRECT_HOSTS:
                 del self._redirect_headers[next(iter(self._redirect_headers))]
-            self._redirect_headers[origin] = header
+            self._redirect_headers[asking] = header
 
     def _answer(self, untrusted_header: str, scheme: str, credentials: Credentials) -> str:
         """The header for a challenge of a host; scheme: how the host was asked."""
@@ -143,11 +144,6 @@ class Authority(TokenAuth):  # type: ignore[misc]
             return self.session.post(realm, data=form | query | {"client_id": "xenpod"}, stream=True)
         headers = {"Authorization": f"Basic {credentials.basic()}"} if credentials.username else {}
         return self.session.get(realm, params=query, headers=headers, stream=True)
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
 
 
 def _token(response: requests.Response, netloc: str) -> str:

@@ -26,7 +26,7 @@ from images.image_settings import ImageSettings
 from images.registry.conversation.auth import Authority, Unanswered
 from images.registry.conversation.retry import retry_after
 from images.registry.conversation.scheme import met_plain_http, speaks_tls
-from images.registry.conversation.targets import Targets
+from images.registry.conversation.targets import Targets, origin
 from images.registry.conversation.transport import HostSession, causes
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.registry.hosts import RegistryHost
@@ -195,7 +195,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
     def _behind(self, url: str | None) -> str:
         """The host of a URL, if a redirect led there; "" for the configured host."""
         parts = urlsplit(url or "")
-        if not parts.netloc or (parts.scheme, parts.netloc) == (self.host.scheme, self.host.netloc):
+        if not url or origin(url) == origin(f"{self.host.scheme}://{self.host.netloc}"):
             return ""
         # Without a user name and password in the URL.
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2][:255]}"

@@ -159,3 +159,16 @@ def test_tokens_of_hosts_behind_redirects_are_bounded() -> None:
     for url in urls:
         authority.authenticate_request(_challenge(url, "https://auth.example/token"), {})
     assert [bool(authority.redirect_header(url)) for url in urls] == [False] * 24 + [True] * 16
+
+
+@pytest.mark.parametrize(
+    ("named", "asked"),
+    [("Registry.Example", "registry.example"), ("registry.example:443", "registry.example"),
+     ("registry.example", "registry.example:443")],
+)  # fmt: skip
+def test_other_spelling_of_the_registry_is_shown_its_credentials(named: str, asked: str) -> None:
+    service = _TokenService()
+    authority = Authority(service, PASSWORD, RegistryHost("https", named))  # type: ignore[arg-type]
+    challenged = _challenge(f"https://{asked}/v2/app/manifests/1", "https://auth.example/token")
+    assert authority.authenticate_request(challenged, {}) == ({"Authorization": "Bearer the-token"}, True)
+    assert service.asked[0][2]["headers"] == {"Authorization": f"Basic {PASSWORD.basic()}"}
