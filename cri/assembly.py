@@ -112,18 +112,19 @@ def assembled(
     host = HostInfo(zones, follower, [handler.seclabel for handler in config.handlers.values()])
     capacity = ListCapacity(sandboxes, containers)
     growth = ZoneGrowth(records, shares, config.zone.memory_overhead)
-    remove_container = RemoveContainer(records, zones, images, unfinished)
+    stop_container = StopContainer(containers, zones, changes)
+    remove_container = RemoveContainer(records, zones, images, unfinished, stop_container, changes)
     planner = PlanContainer(containers, config, images, zones, host, paths)
     container_verbs = ContainerVerbs(
         create=CreateContainer(records, capacity, images, zones, shares, planner, remove_container),
         start=StartContainer(records, zones, changes),
-        stop=StopContainer(containers, zones, changes),
+        stop=stop_container,
         remove=remove_container,
         update=UpdateContainer(records, zones, shares, growth),
         exec_sync=ExecSync(records, zones),
     )
     pod_zones = PodZones(config, zones, images, shares)
-    stop_sandbox = StopSandbox(records, changes, network, pod_zones, container_verbs.stop)
+    stop_sandbox = StopSandbox(records, changes, network, pod_zones, stop_container)
     remove_sandbox = RemoveSandbox(records, unfinished, stop_sandbox, remove_container)
     plan = PlanSandbox(config, images, network, host, paths)
     daemon = CriDaemon(

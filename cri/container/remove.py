@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from cri.container.stop import StopContainer
 from cri.ports import Images
+from cri.state.changes import StateChanges
 from cri.state.container import ContainerPhase
 from cri.state.names import container_name
 from cri.state.pod_records import PodRecords
@@ -16,7 +18,7 @@ from cri.state.sandbox import SandboxPhase
 from cri.state.unfinished import Unfinished
 from cri.zones.client import Zones
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Fault
+from daemonkit.faults import Fault, TooLate
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 
@@ -33,6 +35,8 @@ class RemoveContainer:
     zones: Zones
     images: Images
     unfinished: Unfinished
+    stop_container: StopContainer
+    changes: StateChanges
 
     async def remove(self, wanted: str) -> None:
         """Kill a container if needed, then forget its record.  Idempotent; an unknown id succeeds."""
@@ -69,6 +73,8 @@ class RemoveContainer:
             await self.undo(holder)
 
     async def _remove(self, container_id: str) -> None:
+        await self._end(container_id)
+        checkpoint("remove-container.ended")
         container = self.records.containers.get(container_id)
         if not container.hidden:
             await self.records.containers.put(replace(container, phase=ContainerPhase.REMOVING))
@@ -83,3 +89,16 @@ class RemoveContainer:
         name = container_name(container.config.metadata, container.sandbox_id)
         self.records.container_names.release(name, container_id)
         log.info("container removed", extra=fields(container=container_id))
+
+    async def _end(self, container_id: str) -> None:
+        """Kill a running container first: its record, and the event, tell the exit status."""
+        container = self.records.containers.get(container_id)
+        if container.phase is not ContainerPhase.RUNNING:
+            return
+        try:
+            await self.stop_container.stop(container_id, grace=0)
+        except TooLate:
+            # StopPodSandbox may have destroyed the zone, with protectd's record of the exit.
+            if self.records.sandboxes.get(container.sandbox_id).phase is not SandboxPhase.STOPPING:
+                raise
+            await self.changes.ended_with_pod(container_id)

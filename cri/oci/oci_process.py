@@ -18,6 +18,8 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WORDS_BYTES = 512 * 1024
 _OOM_MAX = 1000
+HARD_OPEN_FILES = 524_288
+"""systemd's DefaultLimitNOFILE since version 240."""
 _PASSWD_MOUNTS = ("/etc", "/etc/passwd")
 
 
@@ -38,13 +40,20 @@ def process(
         "env": with_home(environment(config, image, hostname), config, image, who),
         "cwd": _directory(config.working_dir or image.working_dir),
         "capabilities": capabilities(security.capabilities, everything, privileged=security.privileged),
-        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
+        "rlimits": [_open_files(nofile, everything)] if nofile else [],
         "noNewPrivileges": security.no_new_privs,
     }
     # Lowering the score needs CAP_SYS_RESOURCE, not granted by every host.  In a zone only the order counts.
     if 0 < (score := config.linux.resources.oom_score_adj) <= _OOM_MAX:
         made["oomScoreAdj"] = score
     return made
+
+
+def _open_files(soft: int, everything: frozenset[str]) -> Json:
+    """RLIMIT_NOFILE.  A process may raise the soft limit itself, as far as under containerd 2 and systemd."""
+    # A host that cannot grant CAP_SYS_RESOURCE may not be able to raise a hard limit, either.
+    hard = max(soft, HARD_OPEN_FILES) if "SYS_RESOURCE" in everything else soft
+    return {"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}
 
 
 def bounding(process: Mapping[str, Any]) -> list[str]:

@@ -14,15 +14,19 @@ _STATES: Mapping[ContainerPhase, cri.ContainerState.ValueType] = {
     ContainerPhase.CREATED: cri.CONTAINER_CREATED,
     ContainerPhase.RUNNING: cri.CONTAINER_RUNNING,
     ContainerPhase.EXITED: cri.CONTAINER_EXITED,
-    ContainerPhase.REMOVING: cri.CONTAINER_UNKNOWN,
 }
 
 
 def state(container: Container) -> cri.ContainerState.ValueType:
-    """The state of a container.  During removal the record only tells whether the container had ended."""
-    if container.phase is ContainerPhase.REMOVING and container.exit:
+    """The state of a container.  A removal does not change the state.
+
+    UNKNOWN: an earlier release began the removal of a running container.
+    """
+    if container.phase is not ContainerPhase.REMOVING:
+        return _STATES[container.phase]
+    if container.exit:
         return cri.CONTAINER_EXITED
-    return _STATES[container.phase]
+    return cri.CONTAINER_UNKNOWN if container.started_ns else cri.CONTAINER_CREATED
 
 
 def selected(container: Container, asked: cri.ContainerFilter) -> bool:

@@ -13,6 +13,7 @@ from cri.ports import Images
 from cri.sandbox import kernel, sizing
 from cri.sandbox.disk_rates import disk_rates
 from cri.sandbox.pod_plan import id_mapping
+from cri.sandbox.sysctls import sysctls
 from cri.state.attachment import Attachment
 from cri.state.sandbox import Sandbox
 from cri.zones.client import Zones
@@ -55,7 +56,7 @@ class PodZones:
                     sizing.zone_resources(sandbox.config, self.config.zone.memory_overhead, handler)
                 ),
                 profile=handler.profile,
-                sysctls=sandbox.config.linux.sysctls,
+                sysctls=sysctls(sandbox.config),
                 interfaces=1,
                 netns_path=str(sandbox.attachment.netns),
                 id_mapping=id_mapping(sandbox.config),

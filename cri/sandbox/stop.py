@@ -21,7 +21,6 @@ from daemonkit.tasks import complete, complete_all
 log = logging.getLogger(__name__)
 
 _STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
-_KILLED_EXIT_CODE = 128 + 9
 _UNREACHABLE_SECONDS = 3.0
 """Seconds to wait for an unreachable zone before destroying the zone with its containers."""
 _RETRY_SECONDS = 0.2
@@ -58,8 +57,7 @@ class StopSandbox:
         await self.teardown(sandbox)
         checkpoint("stop-pod.torn-down")
         for container in self.records.containers_of(sandbox.id):
-            if container.live:
-                await self.changes.lost(container.id, "Error", "its pod was stopped", _KILLED_EXIT_CODE)
+            await self.changes.ended_with_pod(container.id)
         await self.records.sandboxes.put(
             replace(self.records.sandboxes.get(sandbox.id), phase=SandboxPhase.STOPPED)
         )

@@ -23,6 +23,7 @@ _ZONE_REASON = re.compile(r"Zone[A-Z][A-Za-z]{1,40}")
 """protectd's name for the kind of death of a container's zone."""
 _MESSAGE_LIMIT = 4000
 UNKNOWN_EXIT = 255
+_KILLED_EXIT = 128 + 9
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
     SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox checks death_reason before READY
     SandboxPhase.READY: SandboxPhase.DEAD,
@@ -87,10 +88,17 @@ class StateChanges:
         return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
-        """Note that a live container has ended in an unknown way."""
-        end = ContainerExit(self._now(), code, reason, message)
+        """Note that a container has ended in an unknown way, unless its end is known already."""
+        if not self._containers.has(container_id):
+            return
         container = self._containers.get(container_id)
-        await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
+        if container.live:
+            end = ContainerExit(self._now(), code, reason, message)
+            await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
+
+    async def ended_with_pod(self, container_id: str) -> None:
+        """Note that StopPodSandbox ends a container, unless its end is known already."""
+        await self.lost(container_id, "Error", "its pod was stopped", _KILLED_EXIT)
 
 
 def advanced(container: Container, workload: pb.Workload) -> Container:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 from cri.state.container import Container, ContainerPhase
@@ -96,35 +97,50 @@ class Events:
         self._containers = containers
         self._now = now
         self._feed: Feed[Event] = Feed(limit)
-        sandboxes.observe(self._sandbox)
-        containers.observe(self._container)
+        # Other records may change before a change is stored: an event takes all states at the change.
+        sandboxes.prepare(self._sandbox)
+        containers.prepare(self._container)
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Kept events, then new events; Exhausted for a slow subscriber."""
         return self._feed.subscribe()
 
-    def _sandbox(self, before: Sandbox | None, after: Sandbox | None) -> None:
+    def _sandbox(self, before: Sandbox | None, after: Sandbox | None) -> Callable[[], None]:
         known = after or before
-        for kind in sandbox_kinds(before, after):
-            assert known is not None
-            self._publish(kind, known.id, known, ())
+        kinds = sandbox_kinds(before, after)
+        return self._prepared(kinds, known.id, known, ()) if known else _nothing
 
-    def _container(self, before: Container | None, after: Container | None) -> None:
+    def _container(self, before: Container | None, after: Container | None) -> Callable[[], None]:
         known = after or before
-        for kind in container_kinds(before, after):
-            assert known is not None
-            has = self._sandboxes.has(known.sandbox_id)
-            sandbox = self._sandboxes.get(known.sandbox_id) if has else None
-            self._publish(kind, known.id, sandbox, (after,) if after else ())
+        kinds = container_kinds(before, after)
+        if known is None or not kinds:
+            return _nothing
+        has = self._sandboxes.has(known.sandbox_id)
+        sandbox = self._sandboxes.get(known.sandbox_id) if has else None
+        return self._prepared(kinds, known.id, sandbox, (after,) if after else ())
 
-    def _publish(self, kind: Kind, subject: str, sandbox: Sandbox | None, own: tuple[Container, ...]) -> None:
+    def _prepared(
+        self, kinds: Sequence[Kind], subject: str, sandbox: Sandbox | None, own: tuple[Container, ...]
+    ) -> Callable[[], None]:
+        """Make the events now; the result publishes them."""
+        if not kinds:
+            return _nothing
         known = {container.id for container in own}
-        others = (
+        others = tuple(
             container
             for container in self._containers.visible()
             if sandbox is not None and container.sandbox_id == sandbox.id and container.id not in known
         )
-        self._feed.put(Event(kind, subject, self._now(), sandbox, (*own, *others)))
+        events = [Event(kind, subject, self._now(), sandbox, (*own, *others)) for kind in kinds]
+        return partial(self._publish, events)
+
+    def _publish(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._feed.put(event)
+
+
+def _nothing() -> None:
+    """Publish no event."""
 
 
 class Feed(Generic[T]):

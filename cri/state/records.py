@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing
@@ -47,9 +47,18 @@ class Records(Generic[R]):
         self.version = 0
         """Grows with each change."""
         self._observers: list[Callable[[R | None, R | None], None]] = []
+        self._preparers: list[Callable[[R | None, R | None], Callable[[], None]]] = []
+
+    def prepare(self, preparer: Callable[[R | None, R | None], Callable[[], None]]) -> None:
+        """Call ``preparer`` at each change, with the record before and after, None for none.
+
+        The result is called once the change is stored, and never if the change is taken back.  Between both,
+        other records may change.
+        """
+        self._preparers.append(preparer)
 
     def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
-        """Call ``observer`` after each change with the record before and after, None for none."""
+        """Call ``observer`` after each stored change with the record before and after, None for none."""
         self._observers.append(observer)
 
     def adopt(self, record: R) -> None:
@@ -59,7 +68,7 @@ class Records(Generic[R]):
     async def add(self, record: R) -> None:
         """Add a new record."""
         self._keep(record)
-        await complete(self._store(None, record))
+        await complete(self._store(None, record, self._prepared(None, record)))
 
     async def put(self, record: R) -> R:
         """Replace a record; its phase may stay, or change as the table allows.
@@ -68,13 +77,13 @@ class Records(Generic[R]):
         to the old record, unless a later change has replaced the new one.
         """
         before = self._replace(record)
-        await complete(self._store(before, record))
+        await complete(self._store(before, record, self._prepared(before, record)))
         return record
 
     async def note(self, record: R) -> None:
         """Like ``put``, for facts: memory keeps them if the store fails.  A restart learns them again."""
         before = self._replace(record)
-        await complete(self._store(before, record, keep=True))
+        await complete(self._store(before, record, self._prepared(before, record), keep=True))
 
     def _replace(self, record: R) -> R:
         before = self.get(record.id)
@@ -82,7 +91,9 @@ class Records(Generic[R]):
         self._keep(record)
         return before
 
-    async def _store(self, before: R | None, record: R, *, keep: bool = False) -> None:
+    async def _store(
+        self, before: R | None, record: R, prepared: Sequence[Callable[[], None]], *, keep: bool = False
+    ) -> None:
         """Save and publish; never cancelled, to keep memory and the store equal."""
         try:
             await self._save(record)
@@ -93,7 +104,7 @@ class Records(Generic[R]):
                 if before is not None and self._records.get(record.id) is record:
                     self._keep(before)
                 raise
-        self._tell(before, record)
+        self._tell(before, record, prepared)
 
     def check(self, record: R) -> None:
         """Broken: ``record`` may not follow the present record."""
@@ -111,11 +122,16 @@ class Records(Generic[R]):
         await self._delete(record_id)
         before = self._records.pop(record_id, None)
         self.version += 1
-        self._tell(before, None)
+        self._tell(before, None, self._prepared(before, None))
 
-    def _tell(self, before: R | None, after: R | None) -> None:
+    def _prepared(self, before: R | None, after: R | None) -> list[Callable[[], None]]:
+        return [prepare(before, after) for prepare in self._preparers]
+
+    def _tell(self, before: R | None, after: R | None, prepared: Sequence[Callable[[], None]]) -> None:
         for observer in self._observers:
             observer(before, after)
+        for announce in prepared:
+            announce()
 
     def _keep(self, record: R) -> None:
         self._records[record.id] = record

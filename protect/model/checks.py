@@ -12,7 +12,7 @@ from daemonkit.faults import Invalid
 NAME_LIMIT = 256
 DEVICES_LIMIT = 32
 PATH_LIMIT = 4096
-SYSCTL_LIMIT = 64
+SYSCTL_LIMIT = 66
 SYSCTL_VALUE_LIMIT = 1024
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")

@@ -102,7 +102,9 @@ def _status_of(workload: Workload, untrusted: ProcessExited) -> WorkloadExit:
     if not max(workload.created_at_ns, workload.started_at_ns) <= at_ns <= now + _CLOCK_SLACK_NS:
         at_ns = now
     code = min(untrusted.exit_code, _CODE_LIMIT)
-    return WorkloadExit(code, untrusted.oom_killed, at_ns, untrusted.zone_oom)
+    # Agents of 0.1.0 also report OOM kills of other processes of the container.
+    oom_killed = untrusted.oom_killed and code == KILLED
+    return WorkloadExit(code, oom_killed, at_ns, oom_killed and untrusted.zone_oom)
 
 
 async def release_volumes(volumes: ZoneVolumes, runtime: WorkloadRuntime) -> None:

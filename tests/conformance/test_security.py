@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from cri.oci.capabilities import grantable
+from cri.oci.oci_process import HARD_OPEN_FILES
 from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.events import PATIENCE
@@ -233,9 +235,40 @@ async def test_shared_memory_follows_the_memory_of_the_zone(stage: SuiteStage, s
 async def test_limits_of_a_process(stage: SuiteStage, shared_pod: Pod) -> None:
     resources = cri.LinuxContainerResources(oom_score_adj=500)
     container = await stage.started(shared_pod, linux=linux(resources))
-    assert await stage.output(container, "cat /proc/1/oom_score_adj; ulimit -n") == "500\n16384"
+    limits = "ulimit -Sn; ulimit -Hn; ulimit -Sn $(ulimit -Hn); ulimit -Sn"
+    # A host without the capability keeps the hard limit at the soft limit.
+    most = HARD_OPEN_FILES if "SYS_RESOURCE" in grantable() else 16384
+    expected = f"16384\n{most}\n{most}"
+    assert await stage.output(container, f"cat /proc/1/oom_score_adj; {limits}") == f"500\n{expected}"
     # a limit that the host forbids is skipped
     await stage.started(shared_pod, linux=linux(cri.LinuxContainerResources(oom_score_adj=-998)))
+
+
+LOW_PORT = (
+    "nc -l -p 81 </dev/null >/dev/null 2>&1 & "
+    "until grep -q ':0051 .* 0A ' /proc/net/tcp /proc/net/tcp6; do kill -0 $! || exit 1; usleep 20000; done; "
+    "kill $!"
+)
+"""Listens on port 81 for a moment."""
+
+
+async def test_low_ports_and_ping_are_free_for_every_user(stage: SuiteStage, shared_pod: Pod) -> None:
+    """As in containerd 2, without any capability."""
+    nothing = cri.Capability(drop_capabilities=["ALL"])
+    container = await stage.started(shared_pod, linux=linux(run_as_user=number(1234), capabilities=nothing))
+    await stage.output(container, LOW_PORT)
+    shown = await stage.output(container, "cat /proc/sys/net/ipv4/ping_group_range")
+    assert shown.split() == ["0", "2147483647"]
+
+
+async def test_low_ports_and_ping_that_a_pod_restricts(stage: SuiteStage) -> None:
+    sysctls = {"net.ipv4.ip_unprivileged_port_start": "82", "net.ipv4.ping_group_range": "1 0"}
+    async with stage.pod("strict", linux=cri.LinuxPodSandboxConfig(sysctls=sysctls)) as pod:
+        nothing = cri.Capability(drop_capabilities=["ALL"])
+        container = await stage.started(pod, linux=linux(run_as_user=number(1234), capabilities=nothing))
+        assert (await stage.says(container, LOW_PORT))[0] == 1
+        shown = await stage.output(container, "cat /proc/sys/net/ipv4/ping_group_range")
+        assert shown.split() == ["1", "0"]
 
 
 async def test_huge_pages_unknown_device_and_host_network_are_refused_by_name(

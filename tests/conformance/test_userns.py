@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.test_security import LOW_PORT
 from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.protect.disk_source import DiskSource
@@ -51,6 +52,18 @@ async def test_root_of_a_pod(stage: SuiteStage) -> None:
         status = (await stage.status(container)).user.linux
         assert (status.uid, status.gid) == (0, 0)
         await _other_containers(stage, pod)
+
+
+async def test_low_ports_and_ping_are_free_for_every_user_of_a_pod(stage: SuiteStage) -> None:
+    async with stage.pod("mapped-ports", linux=of_pod()) as pod:
+        nothing = cri.Capability(drop_capabilities=["ALL"])
+        user = cri.Int64Value(value=LENGTH - 1)
+        container = await stage.started(
+            pod, linux=mapped(run_as_user=user, run_as_group=user, capabilities=nothing)
+        )
+        await stage.output(container, LOW_PORT)
+        shown = await stage.output(container, "cat /proc/sys/net/ipv4/ping_group_range")
+        assert shown.split() == ["0", str(LENGTH - 1)]
 
 
 async def _its_files(stage: SuiteStage, container: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import oras.container
 import oras.provider
@@ -22,10 +23,10 @@ import urllib3
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
 from images.image_errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
 from images.image_settings import ImageSettings
-from images.registry.conversation.auth import Authority
+from images.registry.conversation.auth import Authority, Unanswered
 from images.registry.conversation.retry import retry_after
 from images.registry.conversation.scheme import met_plain_http, speaks_tls
-from images.registry.conversation.targets import Targets
+from images.registry.conversation.targets import Targets, origin
 from images.registry.conversation.transport import HostSession, causes
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.registry.hosts import RegistryHost
@@ -38,6 +39,8 @@ _OVERLOADED = frozenset({408, 429})
 _PASSING = _OVERLOADED | {500, 502, 503, 504}
 _BAD_REQUEST = 400
 _NO_RANGE = 416
+_MAX_ROUNDS = 3
+"""Rounds of a request in which a host behind a redirect asks for a token; oras answers one challenge each."""
 
 
 class Repository(oras.container.Container):  # type: ignore[misc]
@@ -86,25 +89,39 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         self.headers = dict(host.headers)
         shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
         self.auth = Authority(self.session, shown, host)
+        self.session.redirect_header = self.auth.redirect_header
 
     def do_request(self, url: str, method: str = "GET", *args: Any, **kwargs: Any) -> requests.Response:
         """Send a request through oras, but without retries; returns successes only."""
         kwargs["headers"] = {**self.headers, **(kwargs.get("headers") or {})}
         with self._failures("pull"):
-            try:
-                response: requests.Response = oras.provider.Registry.do_request.__wrapped__(
-                    self, url, method, *args, **kwargs
-                )
-            except requests.RequestException:
-                raise
-            except ValueError as error:
-                # oras raises ValueError if the backend has no answer to a challenge.
-                raise Denied("pull", self._subject, "access is denied", "check the credentials") from error
+            response = self._request(url, method, *args, **kwargs)
+            for _ in range(_MAX_ROUNDS - 1):
+                if response.status_code != requests.codes.unauthorized or not self._behind(response.url):
+                    break
+                # oras has answered the registry's own challenge, then a redirect led to the next one.
+                response.close()
+                response = self._request(url, method, *args, **kwargs)
         # TLS servers answer plain http with this status, if at all.
         self._answered = self._answered or response.status_code != _BAD_REQUEST
         if response.status_code not in _FOUND:
             with response:
                 raise self._refusal(response)
+        return response
+
+    def _request(self, url: str, method: str, *args: Any, **kwargs: Any) -> requests.Response:
+        """One round: a request, and its repeat after a challenge."""
+        try:
+            response: requests.Response = oras.provider.Registry.do_request.__wrapped__(
+                self, url, method, *args, **kwargs
+            )
+        except requests.RequestException:
+            raise
+        except Unanswered as error:
+            raise self._denied(error.url, "access is denied") from error
+        except ValueError as error:
+            # oras raises ValueError if the backend has no answer to a challenge.
+            raise self._denied(url, "access is denied") from error
         return response
 
     def manifest(self, target: str, most: int) -> tuple[bytes, str]:
@@ -141,20 +158,24 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             requests.ConnectionError,
             urllib3.exceptions.NewConnectionError,
         ) as error:
+            subject = self._subject_at(_failed_url(error))
             if _timed_out(error):
-                raise Stalled(operation, self._subject, "the registry stopped answering") from error
+                raise Stalled(operation, subject, "the registry stopped answering") from error
             if met_plain_http(error, self.host) or (_broke_off(error) and self._meets_tls()):
                 raise self._wrong_scheme(operation) from error
             kind = Interrupted if _broke_off(error) else Unconnected
-            raise kind(operation, self._subject, _root_cause(error)) from error
+            raise kind(operation, subject, _root_cause(error)) from error
         except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
-            raise Stalled(operation, self._subject, "the registry stopped answering") from error
+            subject = self._subject_at(_failed_url(error))
+            raise Stalled(operation, subject, "the registry stopped answering") from error
         except urllib3.exceptions.ProtocolError as error:
             raise Interrupted(
                 operation, self._subject, f"the connection broke off: {_root_cause(error)}"
             ) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise Unreachable(operation, self._subject, type(error).__name__) from error
+            raise Unreachable(
+                operation, self._subject_at(_failed_url(error)), type(error).__name__
+            ) from error
 
     def _meets_tls(self) -> bool:
         """Whether http was spoken to a TLS port; not checked again once the port has answered http."""
@@ -171,21 +192,38 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             hint = f"if it has none, name http://{self.host.netloc} in {file}"
         return Unconnected(operation, self._subject, cause, hint)
 
+    def _behind(self, url: str | None) -> str:
+        """The host of a URL, if a redirect led there; "" for the configured host."""
+        parts = urlsplit(url or "")
+        if not url or origin(url) == origin(f"{self.host.scheme}://{self.host.netloc}"):
+            return ""
+        # Without a user name and password in the URL.
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2][:255]}"
+
+    def _subject_at(self, url: str | None) -> str:
+        """The subject of a fault: names the configured host, and the host behind a redirect."""
+        behind = self._behind(url)
+        return f"{self._subject}, redirected to {behind}" if behind else self._subject
+
+    def _denied(self, url: str, cause: str) -> Denied:
+        hint = "no credentials go with a redirect" if self._behind(url) else "check the credentials"
+        return Denied("pull", self._subject_at(url), cause, hint)
+
     def _refusal(self, response: requests.Response) -> Fault:
-        status = response.status_code
+        status, subject = response.status_code, self._subject_at(response.url)
         if status == 404:
-            return Missing("pull", self._subject, "no such image")
+            return Missing("pull", subject, "no such image")
         if status in (401, 403):
-            return Denied("pull", self._subject, f"access is denied ({status})", "check the credentials")
+            return self._denied(response.url, f"access is denied ({status})")
         if status == _NO_RANGE:
-            return NoRanges("pull", self._subject, "the registry gives no part of a blob")
+            return NoRanges("pull", subject, "the registry gives no part of a blob")
         if status == _BAD_REQUEST and self._meets_tls():
             return self._wrong_scheme("pull")
         cause = f"the registry answers {status} {response.reason}"[:200]
         if status in _PASSING:
             after = retry_after(response.headers.get("Retry-After", ""), time.time())
-            return Busy("pull", self._subject, cause, after=after, overloaded=status in _OVERLOADED)
-        return Unreachable("pull", self._subject, cause)
+            return Busy("pull", subject, cause, after=after, overloaded=status in _OVERLOADED)
+        return Unreachable("pull", subject, cause)
 
 
 def _broke_off(error: BaseException) -> bool:
@@ -195,6 +233,12 @@ def _broke_off(error: BaseException) -> bool:
 
 def _timed_out(error: BaseException) -> bool:
     return any(isinstance(arg, urllib3.exceptions.ReadTimeoutError) for arg in error.args)
+
+
+def _failed_url(error: BaseException) -> str | None:
+    """The URL of the request that failed, if known: after a redirect another host's."""
+    request = error.request if isinstance(error, requests.RequestException) else None
+    return request.url if request else None
 
 
 def _root_cause(error: BaseException) -> str:

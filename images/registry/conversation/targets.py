@@ -102,6 +102,16 @@ def endpoint(scheme: str, netloc: str) -> tuple[str, int | None]:
     return _plain(parts.hostname or ""), parts.port or _PORTS.get(scheme)
 
 
+Origin = tuple[str, str, int | None]
+"""Scheme, host and port, in normal form: equal origins may see the same credentials."""
+
+
+def origin(url: str) -> Origin:
+    """The origin of a URL."""
+    parts = urlsplit(url)
+    return parts.scheme, *endpoint(parts.scheme, parts.netloc)
+
+
 def parsed(address: str) -> _Address:
     """An address in normal form; an IPv6 address that embeds an IPv4 address becomes the IPv4 address."""
     found = ipaddress.ip_address(address.partition("%")[0])

@@ -89,6 +89,8 @@ class HostSession(requests.Session):
     ) -> None:
         super().__init__()
         self._host = host
+        self.redirect_header: Callable[[str], str] = lambda url: ""
+        """Gives the Authorization header for a URL of another host that a redirect leads to; "": none."""
         self.max_redirects = MAX_REDIRECTS
         # Without an auth, requests would read ~/.netrc.
         self.auth = _unchanged
@@ -118,11 +120,13 @@ class HostSession(requests.Session):
         return target
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """Send no secrets along when a redirect leads to another host."""
+        """Send no secrets along when a redirect leads to another host; that host's own token may go."""
         before, after = urlsplit(response.request.url or ""), urlsplit(prepared_request.url or "")
         if (before.scheme, before.netloc) != (after.scheme, after.netloc):
             for name in ("Authorization", *(name for name, _ in self._host.headers)):
                 prepared_request.headers.pop(name, None)
+            if header := self.redirect_header(prepared_request.url or ""):
+                prepared_request.headers["Authorization"] = header
 
 
 def tls_context(host: RegistryHost, trust: TrustFiles) -> ssl.SSLContext:

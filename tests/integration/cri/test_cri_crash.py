@@ -32,7 +32,7 @@ CRI_STEPS = (
     "start-container.asked", "start-container.started",
     "stop-pod.recorded", "stop-pod.containers-ended", "teardown.zone-destroyed", "network.plugin-deleted",
     "network.namespace-gone", "teardown.network-detached", "stop-pod.torn-down", "stop-pod.stopped",
-    "remove-pod.recorded", "remove-container.recorded", "remove-container.deleted",
+    "remove-pod.recorded", "remove-container.ended", "remove-container.recorded", "remove-container.deleted",
     "remove-container.forgotten", "remove-pod.containers-removed", "remove-pod.forgotten",
 )  # fmt: skip
 CRI_UNDO_STEPS = ("undo-pod.torn-down", "undo-pod.forgotten")

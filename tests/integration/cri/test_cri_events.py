@@ -34,6 +34,43 @@ async def test_a_pods_life(stage: Stage) -> None:
     events.close()
 
 
+async def test_removal_of_running_containers_tells_their_exits(stage: Stage) -> None:
+    """RemoveContainer of one, then RemovePodSandbox with the rest."""
+    events = Events(stage.client)
+    pod = await stage.client.run_pod("web")
+    ended = await stage.started(pod, "exit 3", "ended")
+    first, second = [await stage.started(pod, "exec sleep 600", name) for name in ("first", "second")]
+    await stage.exited(ended)
+    await stage.client.remove_container(first)
+    await stage.client.remove_pod(pod.id)
+    # Nine events until the removals, then seven.
+    found = (await _of_pod(events, pod.id, 16))[9:]
+    events.close()
+    assert [(one.container_event_type, one.container_id) for one in found[:4]] == [
+        (STOPPED, first), (DELETED, first), (STOPPED, second), (STOPPED, pod.id),
+    ]  # fmt: skip
+    assert [one.container_event_type for one in found[4:]] == [DELETED] * 3
+    running = {ended: (cri.CONTAINER_EXITED, 3), second: (cri.CONTAINER_RUNNING, 0)}
+    killed = {ended: (cri.CONTAINER_EXITED, 3), second: (cri.CONTAINER_EXITED, 137)}
+    assert [_states(one) for one in found[:4]] == [
+        {first: (cri.CONTAINER_EXITED, 137), **running}, running, killed, killed,
+    ]  # fmt: skip
+    own = next(one for one in found[0].containers_statuses if one.id == first)
+    assert own.started_at < own.finished_at and own.reason == "Error"
+
+
+async def _of_pod(events: Events, pod: str, count: int) -> list[cri.ContainerEventResponse]:
+    """The next events of a pod; the stream also has those of other tests."""
+    found: list[cri.ContainerEventResponse] = []
+    while len(found) < count:
+        found += [one for one in await events.next(1) if one.pod_sandbox_status.id == pod]
+    return found
+
+
+def _states(event: cri.ContainerEventResponse) -> dict[str, tuple[int, int]]:
+    return {one.id: (one.state, one.exit_code) for one in event.containers_statuses}
+
+
 async def test_container_end_during_an_outage_of_the_daemon_gets_an_event(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     script = "trap 'exit 9' TERM; touch /ready; while :; do sleep 0.05; done"

@@ -132,6 +132,10 @@ class Client:
             assert time.monotonic() < deadline, f"{what} did not come"
             self.step()
 
+    def has(self, stream: int, part: bytes) -> bool:
+        """Whether the output until now has this part."""
+        return stream in self.streams and part in self.streams[stream].data
+
     def begin(self, **op: Any) -> int:
         self.call_id += 1
         request = pb.Request(**op)

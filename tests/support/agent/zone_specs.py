@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -32,6 +32,7 @@ def config_json(
     shared_pids: bool = False,
     user_namespace: bool = False,
     mounts: Sequence[dict[str, object]] = (),
+    unified: Mapping[str, str] | None = None,
 ) -> bytes:
     namespaces = [{"type": kind} for kind in ("pid", "ipc", "mount", "cgroup")]
     if user_namespace:
@@ -60,7 +61,8 @@ def config_json(
         "linux": {
             "cgroupsPath": f"/workloads/{container}",
             "namespaces": [n for n in namespaces if not (shared_pids and n["type"] == "pid")],
-            "resources": {"memory": {"limit": memory}} if memory else {},
+            "resources": ({"memory": {"limit": memory}} if memory else {})
+            | ({"unified": dict(unified)} if unified else {}),
         },
     }
     return json.dumps(config).encode()

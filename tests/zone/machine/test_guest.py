@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agent.oom_ends import ENDS, GROUP_ENDS, HUNGRY, OomEnd
 from tests.support.agent.zone import ZONE
 from tests.support.agent.zone_client import Client, Closed, Failed
 from tests.support.waiting import block_until
@@ -136,11 +137,18 @@ def test_out_of_memory_of_a_container_is_reported(guest: Guest) -> None:
 def test_out_of_memory_of_the_zone_is_reported(guest: Guest) -> None:
     """The container has no limit: the zone had no free memory."""
     client = guest.client
-    hungry = "dd if=/dev/zero of=/dev/null bs=100M count=3"
-    client.start("c4", "sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", disk="vda")
+    client.start("c4", "sh", "-c", HUNGRY, disk="vda")
     exited = client.exited("c4")
-    assert exited.oom_killed and exited.zone_oom
+    assert exited.oom_killed and exited.zone_oom and exited.exit_code == 137
     client.delete("c4")
+
+
+@pytest.mark.parametrize(("number", "end"), enumerate(ENDS + GROUP_ENDS), ids=str)
+def test_only_an_oom_kill_of_process_1_ends_its_container_by_oom(
+    guest: Guest, number: int, end: OomEnd
+) -> None:
+    # One connection for all tests: the client remembers the ends of earlier containers by name.
+    end.check(guest.client, f"oom{number}", disk="vda")
 
 
 def _ahead(client: Client) -> tuple[float, float]:

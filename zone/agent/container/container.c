@@ -147,6 +147,14 @@ struct process *containers_process(const ProcessRef *untrusted, const char *oper
 	return process;
 }
 
+int container_signal_all(struct container *container, int number)
+{
+	process_note_signal(&container->init, number);
+	for (struct exec *exec = container->execs; exec; exec = exec->next)
+		process_note_signal(&exec->process, number);
+	return cgroup_kill(container->id, number);
+}
+
 static struct process *process_by_pid(pid_t pid)
 {
 	for (struct container *container = containers; container; container = container->next) {

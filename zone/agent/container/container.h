@@ -65,6 +65,9 @@ struct process *container_process(struct container *container, const char *exec_
 /* The process that a request names; NULL with the fault. */
 struct process *containers_process(const ProcessRef *untrusted, const char *operation, struct fault *fault);
 
+/* Sends the host's signal to all processes of a container.  -1 with errno. */
+int container_signal_all(struct container *container, int number);
+
 /* NULL with the fault: the quota is used up. */
 struct exec *exec_new(struct container *container, const char *exec_id, struct fault *fault);
 struct exec *exec_of(struct process *process);

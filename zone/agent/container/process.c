@@ -98,7 +98,8 @@ void process_exited(struct process *process, int status, int64_t at_ns)
 	process->state = EXITED;
 	process->exited_ns = at_ns;
 	process->exit_code = (uint32_t)(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
-	process->oom_killed = (first || killed) &&
+	/* The kernel counts OOM kills for the whole container: without SIGKILL another process was killed. */
+	process->oom_killed = killed && !process->host_killed &&
 			      cgroup_oom_kills(process->container_id) > process->oom_kills_before;
 	process->zone_oom = process->oom_killed && !cgroup_limit_reached(process->container_id);
 	input_finish(process->in);
@@ -123,12 +124,23 @@ void process_release(struct process *process)
 	process->out = process->err = NULL;
 }
 
-int process_signal(const struct process *process, int number, bool group, struct fault *fault)
+void process_note_signal(struct process *process, int number)
+{
+	siginfo_t info = { .si_pid = 0 };
+
+	/* A process that has ended, but is not reaped yet, ended by itself or by the kernel. */
+	if (number == SIGKILL && process->pid &&
+	    waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid)
+		process->host_killed = true;
+}
+
+int process_signal(struct process *process, int number, bool group, struct fault *fault)
 {
 	pid_t target = process->pid;
 
 	if (!target)
 		return 0;
+	process_note_signal(process, number);
 	if (group && getpgid(target) == target)
 		target = -target;
 	if (kill(target, number) < 0 && errno != ESRCH)

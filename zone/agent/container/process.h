@@ -33,7 +33,8 @@ struct process {
 	int64_t started_ns;
 	int64_t exited_ns;
 	uint32_t exit_code;
-	bool oom_killed;
+	bool host_killed; /* the host's SIGKILL met the process alive */
+	bool oom_killed; /* by the kernel's OOM killer: the process itself, not another of the container */
 	uint64_t oom_kills_before;
 	bool zone_oom; /* with oom_killed: the container's own limit was not reached */
 };
@@ -48,8 +49,10 @@ int process_attach(struct process *process, struct stdio *io, bool fresh, struct
 void process_exited(struct process *process, int status, int64_t at_ns);
 /* Frees the process's streams: no process exists, or it is forgotten. */
 void process_release(struct process *process);
+/* Called before the host's signal is sent: a process killed by the host was not ended by the OOM killer. */
+void process_note_signal(struct process *process, int number);
 /* Sends a signal unless the process has ended.  `group`: to the process group of a group leader. */
-int process_signal(const struct process *process, int number, bool group, struct fault *fault);
+int process_signal(struct process *process, int number, bool group, struct fault *fault);
 
 void process_fill_created(const struct process *process, ProcessCreated *message);
 void process_fill_ref(const struct process *process, ProcessRef *message);

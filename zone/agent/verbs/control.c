@@ -10,7 +10,6 @@
 #include "container/container.h"
 #include "container/held.h"
 #include "container/job.h"
-#include "sys/cgroup.h"
 #include "verbs/verbs.h"
 
 static int send_signal(const SignalProcess *untrusted, struct fault *fault)
@@ -25,7 +24,8 @@ static int send_signal(const SignalProcess *untrusted, struct fault *fault)
 	if (process->state == PREPARING)
 		return fault_set(fault, FAILED_PRECONDITION, "signal: %s: it is being made",
 				 process->container_id);
-	if (untrusted->all && cgroup_kill(process->container_id, (int)untrusted->signal) < 0)
+	if (untrusted->all &&
+	    container_signal_all(container_find(process->container_id), (int)untrusted->signal) < 0)
 		return fault_errno(fault, "signal all", process->container_id);
 	return untrusted->all ? 0 : process_signal(process, (int)untrusted->signal, false, fault);
 }

@@ -1436,7 +1436,7 @@ class ProcessExited(_message.Message):
     exit_code: _builtins.int
     """0..255; 128+n after signal n."""
     oom_killed: _builtins.bool
-    """Set when the kernel's OOM killer ended it or a process of its container's cgroup."""
+    """Set when the kernel's OOM killer ended this very process, and not the host's SIGKILL."""
     exited_at_ns: _builtins.int
     zone_oom: _builtins.bool
     """With oom_killed: not its container's limit was reached, but the zone had no memory left."""

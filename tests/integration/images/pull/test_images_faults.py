@@ -476,17 +476,3 @@ async def test_credentials_do_not_follow_a_redirect(tmp_path: Path) -> None:
         for _, _, headers in elsewhere.requests:
             assert not {"authorization", "x-secret"} & {name.lower() for name in headers}
         assert elsewhere.requests
-
-
-async def test_a_challenge_from_behind_a_redirect_gets_no_credentials(tmp_path: Path) -> None:
-    asked: list[dict[str, list[str]]] = []
-    with LyingRegistry("other", "1", IMAGE) as elsewhere, LyingRegistry("app", "1", IMAGE) as registry:
-        _guarded(elsewhere, f"http://{elsewhere.netloc}/token")
-        elsewhere.answers["/token"] = _realm(lambda h: True, asked)
-        target = f"http://{elsewhere.netloc}{LAYER.replace('app', 'other')}"
-        registry.answers[LAYER] = status(307, Location=target)
-        async with managing(tmp_path) as manager:
-            with pytest.raises(Denied):
-                await _pull(manager, registry.netloc, Credentials("user", "se:cret"))
-    assert asked == []
-    assert all("Authorization" not in headers for _, _, headers in elsewhere.requests)

@@ -34,7 +34,7 @@ async def pod(node: Rig, tmp_path: Path) -> str:
 
 
 async def test_states_of_containers_at_the_end_of_their_pod_are_shown(node: Rig, pod: str) -> None:
-    """Of a container under removal only the end, if any, is known."""
+    """A removal kills a running container first, and changes no state itself."""
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     fresh = await node.container(pod, "fresh")
     await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))
@@ -51,7 +51,7 @@ async def test_states_of_containers_at_the_end_of_their_pod_are_shown(node: Rig,
         for one in (ended, running, fresh)
     ]
     await until(lambda: node.protect.calls.count("DeleteWorkload") == 3)
-    assert await states() == [cri.CONTAINER_EXITED, cri.CONTAINER_UNKNOWN, cri.CONTAINER_UNKNOWN]
+    assert await states() == [cri.CONTAINER_EXITED, cri.CONTAINER_EXITED, cri.CONTAINER_CREATED]
     node.protect.stalls.pop("DeleteWorkload").set()
     await asyncio.gather(*removals)
     assert not (await node.cri.ListContainers(cri.ListContainersRequest())).containers

@@ -134,7 +134,22 @@ def test_the_zone_is_the_pod() -> None:
     assert "seccomp" not in made["linux"]
     assert made["root"] == {"path": "rootfs", "readonly": False}
     assert made["linux"]["cgroupsPath"] == f"/workloads/{'c' * 64}"
-    assert made["process"]["rlimits"] == [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024}]
+
+
+@pytest.mark.parametrize(
+    ("nofile", "raises", "hard"),
+    [(1024, True, 524_288), (1_000_000, True, 1_000_000), (1024, False, 1024)],
+)
+def test_processes_may_raise_their_open_files_as_under_systemd_if_the_host_can(
+    nofile: int, raises: bool, hard: int
+) -> None:
+    everything = frozenset(ALL) if raises else frozenset(ALL) - {"SYS_RESOURCE"}
+    made = process(container_config(), IMAGE, User(), "host", nofile, everything)
+    assert made["rlimits"] == [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": hard}]
+
+
+def test_no_limit_of_open_files_leaves_the_agents() -> None:
+    assert process(container_config(), IMAGE, User(), "host", 0)["rlimits"] == []
 
 
 def test_files_are_mounted_from_the_containers_directory() -> None:

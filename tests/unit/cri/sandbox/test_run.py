@@ -52,6 +52,40 @@ async def test_a_pod_from_run_to_remove(node: Rig) -> None:
     assert not node.images.held
 
 
+PORTS, PING = "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"
+
+
+def _mapped(host_id: int, length: int) -> cri.LinuxPodSandboxConfig:
+    mapping = cri.IDMapping(host_id=host_id, container_id=0, length=length)
+    users = cri.UserNamespace(mode=cri.POD, uids=[mapping], gids=[mapping])
+    options = cri.NamespaceOption(userns_options=users)
+    return cri.LinuxPodSandboxConfig(
+        security_context=cri.LinuxSandboxSecurityContext(namespace_options=options)
+    )
+
+
+@pytest.mark.parametrize(
+    ("linux", "expected"),
+    [
+        (None, {PORTS: "0", PING: "0 2147483647"}),
+        (cri.LinuxPodSandboxConfig(sysctls={PORTS: "1024"}), {PORTS: "1024", PING: "0 2147483647"}),
+        (
+            cri.LinuxPodSandboxConfig(sysctls={PING: "1 0", "net.x": "3"}),
+            {PORTS: "0", PING: "1 0", "net.x": "3"},
+        ),
+        (_mapped(65536, 65536), {PORTS: "0", PING: "65536 131071"}),
+        (_mapped(2**31 - 10, 100), {PORTS: "0", PING: f"{2**31 - 10} {2**31 - 1}"}),
+        (_mapped(2**31, 100), {PORTS: "0"}),
+    ],
+    ids=["none", "own ports", "own groups", "user namespace", "groups beyond the kernel's", "no such group"],
+)
+async def test_low_ports_and_ping_are_free_unless_the_pod_says_otherwise(
+    node: Rig, linux: cri.LinuxPodSandboxConfig | None, expected: dict[str, str]
+) -> None:
+    pod = await node.pod(linux=linux)
+    assert dict(node.protect.zone_requests[pod].sysctls) == expected
+
+
 @pytest.mark.parametrize("call", ["StopPodSandbox", "RemovePodSandbox"])
 async def test_unknown_pods_stop_and_go_gladly(node: Rig, call: str) -> None:
     request = getattr(cri, f"{call}Request")(pod_sandbox_id="f" * 64)

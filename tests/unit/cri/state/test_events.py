@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,44 @@ import grpc
 import grpc.aio
 import pytest
 
+from cri.container import stop
 from cri.state import container_events as events_module
-from cri.state.container_events import Feed
-from daemonkit.faults import Exhausted
+from cri.state.attachment import Attachment
+from cri.state.container import NEXT as CONTAINER_NEXT
+from cri.state.container import Container, ContainerExit, ContainerImage, ContainerPhase
+from cri.state.container_events import Events, Feed
+from cri.state.records import Records
+from cri.state.sandbox import NEXT as SANDBOX_NEXT
+from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit.faults import Exhausted, Fault
 from daemonkit.rpc import server as rpc_server
-from tests.support.cri.cri_node import Rig, rig
+from tests.support.cri.cri_node import CHAIN, Rig, container_config, pod_config, rig
 from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CREATED, STARTED = cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT
 STOPPED, DELETED = cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_DELETED_EVENT
+SANDBOX = Sandbox(
+    id="pod",
+    phase=SandboxPhase.READY,
+    created_ns=1,
+    handler="xenpod",
+    config=pod_config(),
+    attachment=Attachment("pod", Path("/run/netns/pod"), "eth0", CHAIN, {}),
+)
+RUNNING = Container(
+    id="main",
+    sandbox_id="pod",
+    phase=ContainerPhase.RUNNING,
+    created_ns=1,
+    config=container_config(),
+    image=ContainerImage("sha256:1", "busybox"),
+    log_path="",
+    process="{}",
+    stop_signal=15,
+    started_ns=2,
+)
+EXIT = ContainerExit(3, 137, "Error")
 
 
 @pytest.fixture
@@ -53,6 +82,28 @@ class Listener:
 
     def close(self) -> None:
         self._call.cancel()
+
+
+class SlowStore:
+    """Saves while ``open`` is set, and fails if told to."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.failure: Fault | None = None
+
+    async def save(self, record: object) -> None:
+        await self.open.wait()
+        if self.failure:
+            raise self.failure
+
+    async def delete(self, record_id: str) -> None:
+        await self.open.wait()
+
+
+def states(event: cri.ContainerEventResponse) -> dict[str, tuple[int, int]]:
+    """State and exit code of each container in an event."""
+    return {one.id: (one.state, one.exit_code) for one in event.containers_statuses}
 
 
 async def test_each_step_of_a_whole_life_has_an_event(node: Rig) -> None:
@@ -115,7 +166,141 @@ async def test_removing_by_force_stops_first(node: Rig) -> None:
     await listener.next(5)
     for container in (running, created):
         await node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
-    assert await listener.kinds(3) == [(STOPPED, running), (DELETED, running), (DELETED, created)]
+    found = await listener.next(3)
+    assert [(one.container_event_type, one.container_id) for one in found] == [
+        (STOPPED, running),
+        (DELETED, running),
+        (DELETED, created),
+    ]
+    assert states(found[0]) == {running: (cri.CONTAINER_EXITED, 137), created: (cri.CONTAINER_CREATED, 0)}
+    assert states(found[1]) == {created: (cri.CONTAINER_CREATED, 0)}
+    assert all(one.pod_sandbox_status.state == cri.SANDBOX_READY for one in found)
+
+
+async def test_event_beside_the_removal_of_an_unstarted_container_says_created(node: Rig) -> None:
+    pod = await node.pod()
+    unstarted = await node.container(pod, "unstarted")
+    node.protect.stalls["DeleteWorkload"] = asyncio.Event()
+    removal = asyncio.ensure_future(
+        node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=unstarted))
+    )
+    await until(lambda: "DeleteWorkload" in node.protect.calls)
+    listener = Listener(node)
+    await listener.next(3)
+    other = await node.container(pod, "other")
+    (event,) = await listener.next(1)
+    assert states(event) == {other: (cri.CONTAINER_CREATED, 0), unstarted: (cri.CONTAINER_CREATED, 0)}
+    node.protect.stalls.pop("DeleteWorkload").set()
+    await removal
+
+
+@pytest.mark.parametrize("verb", ["stop", "remove"])
+async def test_end_of_a_pod_with_running_containers_tells_each_exit(node: Rig, verb: str) -> None:
+    pod = await node.pod()
+    ended = await node.started(pod, "ended")
+    await node.protect.exit(ended, 3, "Error")
+    running = {await node.started(pod, name) for name in ("a", "b", "c")}
+    unstarted = await node.container(pod, "unstarted")
+    listener = Listener(node)
+    await listener.next(12)
+    if verb == "stop":
+        await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+    else:
+        await node.cri.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod))
+    found = await listener.next(5)
+    expected = {one: (cri.CONTAINER_RUNNING, 0) for one in running}
+    expected |= {ended: (cri.CONTAINER_EXITED, 3), unstarted: (cri.CONTAINER_CREATED, 0)}
+    for event in found[:4]:
+        assert event.container_event_type == STOPPED
+        expected[event.container_id] = (cri.CONTAINER_EXITED, 137)
+        assert states(event) == expected
+    assert [one.container_id for one in found[3:]] == [unstarted, pod]
+    assert states(found[4]) == expected
+    if verb == "remove":
+        assert [one.container_event_type for one in await listener.next(6)] == [DELETED] * 6
+
+
+async def test_container_removed_while_its_pod_stops_and_its_exit_is_unknown_was_killed(node: Rig) -> None:
+    pod = await node.pod()
+    container = await node.started(pod)
+    listener = Listener(node)
+    await listener.next(4)
+    node.protect.stalls["SignalWorkload"] = asyncio.Event()
+    stopping = asyncio.ensure_future(node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod)))
+    await until(lambda: node.protect.calls.count("SignalWorkload") == 1)
+    removal = asyncio.ensure_future(
+        node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+    )
+    await until(lambda: node.protect.calls.count("SignalWorkload") == 2)
+    del node.protect.workloads[container]
+    node.protect.stalls.pop("SignalWorkload").set()
+    await asyncio.gather(stopping, removal)
+    found = [one for one in await listener.next(3) if one.container_id == container]
+    assert [one.container_event_type for one in found] == [STOPPED, DELETED]
+    assert states(found[0]) == {container: (cri.CONTAINER_EXITED, 137)}
+
+
+async def test_removal_of_a_container_that_survives_its_kill_fails_and_changes_nothing(
+    node: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop, "_KILL_SECONDS", 0.1)
+    container = await node.started(await node.pod())
+    node.protect.ignored_signals = {9}
+    with pytest.raises(grpc.aio.AioRpcError, match="does not say that it ended"):
+        await node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+    assert (await node.status(container)).state == cri.CONTAINER_RUNNING
+    node.protect.ignored_signals = set()
+    await node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+    assert await node.containers() == []
+
+
+async def test_event_shows_the_records_at_the_change_even_if_the_store_is_slow() -> None:
+    store = SlowStore()
+    sandboxes: Records[Sandbox] = Records("pod sandbox", SANDBOX_NEXT, store.save, store.delete)
+    containers: Records[Container] = Records("container", CONTAINER_NEXT, store.save, store.delete)
+    clock = iter(range(100))
+    events = Events(sandboxes, containers, lambda: next(clock))
+    first, second = (replace(RUNNING, id=name) for name in ("first", "second"))
+    sandboxes.adopt(SANDBOX)
+    containers.adopt(first)
+    containers.adopt(second)
+    store.open.clear()
+    exits = {one.id: replace(one, phase=ContainerPhase.EXITED, exit=EXIT) for one in (first, second)}
+    changes = [asyncio.ensure_future(containers.note(one)) for one in exits.values()]
+    await asyncio.sleep(0)
+    changes.append(asyncio.ensure_future(sandboxes.note(replace(SANDBOX, phase=SandboxPhase.STOPPING))))
+    for one in exits.values():
+        changes.append(asyncio.ensure_future(containers.note(replace(one, phase=ContainerPhase.REMOVING))))
+    await asyncio.sleep(0)
+    store.open.set()
+    await asyncio.gather(*changes)
+    subscriber = events.subscribe()
+    found = [await anext(subscriber) for _ in range(2)]
+    await subscriber.aclose()
+    assert [(one.id, one.kind, one.when_ns) for one in found] == [
+        ("first", STOPPED, 0),
+        ("second", STOPPED, 1),
+    ]
+    assert found[0].containers == (exits["first"], second)
+    assert found[1].containers == (exits["second"], exits["first"])
+    assert [one.sandbox for one in found] == [SANDBOX, SANDBOX]
+
+
+async def test_change_that_is_not_stored_causes_no_event() -> None:
+    store = SlowStore()
+    sandboxes: Records[Sandbox] = Records("pod sandbox", SANDBOX_NEXT, store.save, store.delete)
+    containers: Records[Container] = Records("container", CONTAINER_NEXT, store.save, store.delete)
+    events = Events(sandboxes, containers, lambda: 1)
+    sandboxes.adopt(SANDBOX)
+    containers.adopt(RUNNING)
+    store.failure = Exhausted("write", "record", "the disk is full")
+    with pytest.raises(Exhausted):
+        await containers.put(replace(RUNNING, phase=ContainerPhase.EXITED, exit=EXIT))
+    store.failure = None
+    await containers.drop(RUNNING.id)
+    subscriber = events.subscribe()
+    assert (await anext(subscriber)).kind == DELETED
+    await subscriber.aclose()
 
 
 async def test_failed_create_causes_no_event(node: Rig) -> None:

@@ -47,7 +47,7 @@ ZONES: dict[str, tuple[dict[str, object], str]] = {
     "a sysctl of a long value": ({"sysctls": {"net.x": "1" * 1025}}, "is not a line"),
     "a sysctl of the host": ({"sysctls": {"vm.swappiness": "1"}}, "not one of net"),
     "a sysctl of two lines": ({"sysctls": {"net.ipv4.x": "1\n2"}}, "is not a line"),
-    "too many sysctls": ({"sysctls": {f"net.x{n}": "1" for n in range(65)}}, "65 are more than 64"),
+    "too many sysctls": ({"sysctls": {f"net.x{n}": "1" for n in range(67)}}, "67 are more than 66"),
     "no ids": ({"id_mapping": pb.IdMapping(host_id=65_536)}, "0 ids from 65536"),
     "ids to the last": ({"id_mapping": pb.IdMapping(host_id=1, length=2**32 - 1)}, "ids from 1"),
     "a kernel without an image": ({"kernel": pb.ZoneKernel(name="k")}, "a kernel without an image"),
@@ -79,7 +79,7 @@ async def test_an_invalid_zone_is_refused(node: Served, what: str) -> None:
         {"interfaces": 1, "name": "x" * 256, "hostname": "a" * 64},
         {"id_mapping": pb.IdMapping(host_id=1, length=2**32 - 2)},
         {"sysctls": {"net.ipv4.x": "1" * 1024, "kernel.sem": "1 2", "fs.mqueue.msg_max": "1"}},
-        {"sysctls": {f"net.x{n}": "1" for n in range(64)}},
+        {"sysctls": {f"net.x{n}": "1" for n in range(66)}},
         {"sysctls": {"net." + "x" * 196: "1"}, "netns_path": "/" + "x" * 4095},
     ],
 )

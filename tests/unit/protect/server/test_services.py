@@ -188,6 +188,22 @@ async def test_a_possible_exit_code_is_kept(node: Served, code: int) -> None:
     assert (await node.wait()).exit_code == code
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"), [(0, "Completed"), (1, "Error"), (143, "Error"), (137, "OOMKilled")]
+)
+async def test_oom_kill_that_an_agent_reports_ends_only_a_workload_killed_by_sigkill(
+    node: Served, code: int, reason: str
+) -> None:
+    """Agents of 0.1.0 also report OOM kills of other processes of the container."""
+    await node.create_zone()
+    await node.create()
+    await node.start()
+    exits(node.agent(), code, time.time_ns(), oom=True)
+    ended = await node.wait()
+    assert (ended.exit_code, ended.reason) == (code, reason)
+    assert bool(ended.message) == (reason == "OOMKilled")
+
+
 @pytest.mark.parametrize("code", [256, 2**31, 2**32 - 1])
 async def test_an_agent_with_an_impossible_exit_code_is_cut_off(node: Served, code: int) -> None:
     await node.create_zone()

@@ -19,6 +19,7 @@ from protect.model.zone import domain_name
 from protect.state.death import CONSOLE_BYTES, Death, DeathKind, judge
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
+from tests.support.agent.oom_ends import HUNGRY
 from tests.support.agent.zone import BUILD
 from tests.support.images import busybox
 from tests.support.protect import zones as support
@@ -132,8 +133,7 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
         (32 * MIB, "it reached its memory limit"),
         (0, "the zone had no memory left; the container's own limit was not reached"),
     ):
-        hungry = "dd if=/dev/zero of=/dev/null bs=50M count=3"
-        await _run(zones, "z1", "/bin/sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", memory=memory)
+        await _run(zones, "z1", "/bin/sh", "-c", HUNGRY, memory=memory)
         ended = await zones.wait()
         assert (ended.reason, ended.message) == ("OOMKilled", message)
         await zones.delete()

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from daemonkit.faults import Denied, Unreachable
-from images.registry.conversation.auth import MAX_TOKEN_ANSWER_BYTES, Authority
+from images.registry.conversation.auth import MAX_TOKEN_ANSWER_BYTES, Authority, Unanswered
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.registry.hosts import RegistryHost
 
@@ -49,12 +49,18 @@ def _answered(
 ) -> tuple[dict[str, str], bool]:
     """The answer of an authority to a challenge of the registry."""
     authority = Authority(service, credentials, RegistryHost(scheme, REGISTRY))  # type: ignore[arg-type]
+    return authority.authenticate_request(_challenge(f"{scheme}://{REGISTRY}/v2/app/manifests/1", realm), {})
+
+
+def _challenge(url: str, realm: str, shown: str = "") -> requests.Response:
+    """The answer 401 of the host of ``url``; shown: the header Authorization of the request."""
     challenged = requests.Response()
-    challenged.status_code, challenged.url = 401, f"{scheme}://{REGISTRY}/v2/app/manifests/1"
+    challenged.status_code, challenged.url = 401, url
     challenged.headers["Www-Authenticate"] = f'Bearer realm="{realm}",service="s"'
     challenged.raw = io.BytesIO()
-    challenged.request = requests.Request("GET", challenged.url).prepare()
-    return authority.authenticate_request(challenged, {})
+    headers = {"Authorization": shown} if shown else {}
+    challenged.request = requests.Request("GET", url, headers=headers).prepare()
+    return challenged
 
 
 @pytest.mark.parametrize(
@@ -103,3 +109,66 @@ def test_a_token_answer_is_read_up_to_its_cap() -> None:
     assert _answered(_TokenService(full), PASSWORD, "https://a/t")[1]
     with pytest.raises(Unreachable, match="not JSON"):
         _answered(_TokenService(full + b" "), PASSWORD, "https://a/t")
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [PASSWORD, Credentials(identity_token="refresh"), Credentials(registry_token="given"), ANONYMOUS],
+    ids=["password", "identity token", "registry token", "anonymous"],
+)
+def test_host_behind_a_redirect_gets_an_anonymous_token_of_its_own(credentials: Credentials) -> None:
+    service = _TokenService()
+    authority = Authority(service, credentials, RegistryHost("https", REGISTRY))  # type: ignore[arg-type]
+    own = authority.get_auth_header()
+    challenged = _challenge("https://other.example/blob", "https://auth.example/token")
+    assert authority.authenticate_request(challenged, dict(own)) == (own, True)
+    assert [(method, more["headers"]) for method, _, more in service.asked] == [("GET", {})]
+    assert authority.redirect_header("https://other.example/else?x=1") == "Bearer the-token"
+    for url in (f"https://{REGISTRY}/x", "http://other.example/x", "https://other.example:8443/x"):
+        assert authority.redirect_header(url) == ""
+    assert authority.get_auth_header() == own
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_no_token_for_an_https_host_behind_a_redirect_is_requested_unencrypted(scheme: str) -> None:
+    service = _TokenService()
+    authority = Authority(service, ANONYMOUS, RegistryHost(scheme, REGISTRY))  # type: ignore[arg-type]
+    with pytest.raises(Denied, match="unencrypted"):
+        authority.authenticate_request(
+            _challenge("https://other.example/b", "http://other.example/token"), {}
+        )
+    assert service.asked == []
+
+
+def test_token_that_a_host_behind_a_redirect_has_refused_is_not_shown_again() -> None:
+    service = _TokenService()
+    authority = Authority(service, ANONYMOUS, RegistryHost("https", REGISTRY))  # type: ignore[arg-type]
+    url, realm = "https://other.example/blob", "https://auth.example/token"
+    assert authority.authenticate_request(_challenge(url, realm), {})[1]
+    # A request that another thread sent before the token was known.
+    assert authority.authenticate_request(_challenge(url, realm), {})[1]
+    assert len(service.asked) == 1
+    with pytest.raises(Unanswered):
+        authority.authenticate_request(_challenge(url, realm, "Bearer the-token"), {})
+    assert len(service.asked) == 2
+
+
+def test_tokens_of_hosts_behind_redirects_are_bounded() -> None:
+    authority = Authority(_TokenService(), ANONYMOUS, RegistryHost("https", REGISTRY))  # type: ignore[arg-type]
+    urls = [f"https://host-{number}.example/blob" for number in range(40)]
+    for url in urls:
+        authority.authenticate_request(_challenge(url, "https://auth.example/token"), {})
+    assert [bool(authority.redirect_header(url)) for url in urls] == [False] * 24 + [True] * 16
+
+
+@pytest.mark.parametrize(
+    ("named", "asked"),
+    [("Registry.Example", "registry.example"), ("registry.example:443", "registry.example"),
+     ("registry.example", "registry.example:443")],
+)  # fmt: skip
+def test_other_spelling_of_the_registry_is_shown_its_credentials(named: str, asked: str) -> None:
+    service = _TokenService()
+    authority = Authority(service, PASSWORD, RegistryHost("https", named))  # type: ignore[arg-type]
+    challenged = _challenge(f"https://{asked}/v2/app/manifests/1", "https://auth.example/token")
+    assert authority.authenticate_request(challenged, {}) == ({"Authorization": "Bearer the-token"}, True)
+    assert service.asked[0][2]["headers"] == {"Authorization": f"Basic {PASSWORD.basic()}"}
