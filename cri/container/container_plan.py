@@ -16,6 +16,7 @@ from cri.checks.storage import empty_dirs, writable_layers
 from cri.checks.userns import check_mapped, pod_userns
 from cri.config import CriConfig, HandlerConfig, HostNamespaces
 from cri.container import kubelet_paths
+from cri.container.anonymous_volumes import anonymous_volumes
 from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
 from cri.container.kubelet_paths import Source
 from cri.container.signals import stop_signal
@@ -31,7 +32,7 @@ from cri.ports import Images
 from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import new_id
 from cri.state.records import Records
-from cri.state.sandbox import Sandbox
+from cri.state.sandbox import ANONYMOUS_VOLUMES, Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import HostInfo
 from cri.zones.selinux import refuse_labels
@@ -110,6 +111,7 @@ class PlanContainer:
             host.in_zone,
             handler.empty_dir_size,
             empty_dirs(notes),
+            _anonymous_volumes(sandbox, config, image),
         )
         oci = spec(
             container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host
@@ -141,6 +143,7 @@ class PlanContainer:
             image_volumes=volumes.images,
             memory_volumes=volumes.memory,
             file_volumes=volumes.files,
+            anonymous_volumes=volumes.anonymous,
             devices=host_devices.of_container(
                 config, host_devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
             ),
@@ -183,6 +186,13 @@ class PlanContainer:
             sandbox.id, pod.metadata.uid, host_paths, sandbox.in_zone
         )
         return HostInputs(profile, resolv, log_path, in_zone)
+
+
+def _anonymous_volumes(
+    sandbox: Sandbox, config: cri.ContainerConfig, image: RootImage
+) -> tuple[pb.AnonymousVolume, ...]:
+    # In a pod of an earlier release these directories remain parts of the root.
+    return anonymous_volumes(image, config.mounts) if ANONYMOUS_VOLUMES in sandbox.in_zone else ()
 
 
 def _user(config: cri.ContainerConfig, image: RootImage) -> User:
