@@ -177,3 +177,16 @@ async def test_volume_that_cannot_be_is_refused(
     at = cri.Mount(container_path="/plain", host_path="/etc/hostname")
     container = await stage.started(shared_pod, **of_image(pulled["file"], mounts=[at]))
     assert await stage.output(container, "test -f /plain && echo replaced") == "replaced"
+
+
+async def test_overlays_can_be_mounted_in_a_volume_without_content(
+    stage: SuiteStage, shared_pod: Pod, pulled: Mapping[str, str]
+) -> None:
+    """As Docker in a container does below /var/lib/docker."""
+    container = await stage.started(shared_pod, **of_image(pulled["usual"], linux=linux(privileged=True)))
+    for volume in ("/new/path", "/empty"):
+        made = f"cd {volume} && mkdir lower upper work merged && touch lower/a"
+        mount = "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged"
+        assert await stage.output(container, f"{made} && {mount} && touch merged/b && ls merged upper") == (
+            "merged:\na\nb\n\nupper:\nb"
+        )
