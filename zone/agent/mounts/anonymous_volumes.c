@@ -119,7 +119,8 @@ static int is_empty(int content, const AnonymousVolume *volume, struct fault *fa
 
 	if (!entries) {
 		fault_errno(fault, "opendir", volume->path);
-		close(fd);
+		if (fd >= 0)
+			close(fd);
 		return -1;
 	}
 	while (!found && (errno = 0, entry = readdir(entries)))
