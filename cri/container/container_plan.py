@@ -16,10 +16,11 @@ from cri.checks.storage import empty_dirs, writable_layers
 from cri.checks.userns import check_mapped, pod_userns
 from cri.config import CriConfig, HandlerConfig, HostNamespaces
 from cri.container import kubelet_paths
+from cri.container.anonymous_volumes import anonymous_volumes
 from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
 from cri.container.kubelet_paths import Source
 from cri.container.signals import stop_signal
-from cri.container.volumes import plan_volumes, set_image_ids
+from cri.container.volumes import VolumePlan, plan_volumes, set_image_ids
 from cri.oci.capabilities import grantable
 from cri.oci.oci_process import bounding, process
 from cri.oci.pod_files import pod_files
@@ -31,7 +32,7 @@ from cri.ports import Images
 from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import new_id
 from cri.state.records import Records
-from cri.state.sandbox import Sandbox
+from cri.state.sandbox import ANONYMOUS_VOLUMES, Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import HostInfo
 from cri.zones.selinux import refuse_labels
@@ -102,15 +103,7 @@ class PlanContainer:
         who = _user(config, image)
         first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
         filters = seccomp(config.linux.security_context, bounding(first), local=host.seccomp)
-        notes = sandbox.config.annotations
-        volumes = plan_volumes(
-            container_id,
-            config.mounts,
-            volume_images,
-            host.in_zone,
-            handler.empty_dir_size,
-            empty_dirs(notes),
-        )
+        volumes = self._volumes(container_id, sandbox, config, image, volume_images, host.in_zone)
         oci = spec(
             container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host
         )
@@ -141,12 +134,35 @@ class PlanContainer:
             image_volumes=volumes.images,
             memory_volumes=volumes.memory,
             file_volumes=volumes.files,
+            anonymous_volumes=volumes.anonymous,
             devices=host_devices.of_container(
                 config, host_devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
             ),
-            writable_bytes=writable_layers(notes).get(config.metadata.name, 0),
+            writable_bytes=writable_layers(sandbox.config.annotations).get(config.metadata.name, 0),
         )
         return ContainerPlan(container, workload)
+
+    def _volumes(
+        self,
+        container_id: str,
+        sandbox: Sandbox,
+        config: cri.ContainerConfig,
+        image: RootImage,
+        volume_images: Sequence[RootImage],
+        in_zone: Mapping[str, Source],
+    ) -> VolumePlan:
+        handler = self.config.handlers.get(sandbox.handler, HandlerConfig())
+        # In a pod of an earlier release the paths of VOLUMEs remain parts of the root.
+        has_anonymous = ANONYMOUS_VOLUMES in sandbox.in_zone
+        return plan_volumes(
+            container_id,
+            config.mounts,
+            volume_images,
+            in_zone,
+            handler.empty_dir_size,
+            empty_dirs(sandbox.config.annotations),
+            anonymous_volumes(image, config.mounts) if has_anonymous else (),
+        )
 
     async def _target_pid(self, sandbox_id: str, options: cri.NamespaceOption) -> int:
         """With mode TARGET, the pid in the zone of a process of the target container; otherwise 0.

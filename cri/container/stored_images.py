@@ -39,6 +39,7 @@ class StoredImages:
             user=_word(run, "User"),
             working_dir=_word(run, "WorkingDir"),
             stop_signal=_word(run, "StopSignal"),
+            volumes=_keys(run, "Volumes"),
             passwd=self._text(image, "/etc/passwd"),
             group=self._text(image, "/etc/group"),
         )
@@ -85,6 +86,11 @@ def _words(run: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not isinstance(untrusted, list):
         return ()
     return tuple(word for word in untrusted if isinstance(word, str))
+
+
+def _keys(run: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    untrusted = run.get(key)
+    return tuple(untrusted) if isinstance(untrusted, dict) else ()
 
 
 def _word(run: Mapping[str, Any], key: str) -> str:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from cri.checks.mounts import is_image, place
 from cri.container.kubelet_paths import EmptyDirSource, KubeletFiles, Source
-from cri.oci.mounts import CONTAINERS, image_mount
+from cri.oci.mounts import CONTAINERS, image_mount, volume_bind
 from cri.oci.values import Json, RootImage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -27,6 +27,7 @@ class VolumePlan:
     images: tuple[pb.ImageVolume, ...] = ()
     memory: tuple[pb.MemoryVolume, ...] = ()
     files: tuple[pb.FileVolume, ...] = ()
+    anonymous: tuple[pb.AnonymousVolume, ...] = ()
 
     @property
     def follows_host(self) -> bool:
@@ -41,28 +42,30 @@ def plan_volumes(
     in_zone: Mapping[str, Source] = MappingProxyType({}),
     empty_dir_size: int = 0,
     empty_dirs: Mapping[str, int] = MappingProxyType({}),
+    anonymous: tuple[pb.AnonymousVolume, ...] = (),
 ) -> VolumePlan:
     """Plan mounts that have been checked; ``found``: the images among them, in their order.
 
     ``in_zone``: volumes that live in the zone, by host path.  ``empty_dir_size``: bytes of each emptyDir on
     the zone's disk without a number in ``empty_dirs``; 0: half of the zone's memory, or the free space of its
-    scratch disk.
+    scratch disk.  ``anonymous``: of the container's image.
     """
     binds: list[Json] = []
     shared: list[pb.Volume] = []
     images: list[pb.ImageVolume] = []
     memory: list[pb.MemoryVolume] = []
     files: list[pb.FileVolume] = []
+    own = f"{CONTAINERS}/{container_id}/volumes"
     for number, mount in enumerate(mounts):
         name = str(number)
         source = in_zone.get(mount.host_path)
         if isinstance(source, EmptyDirSource):
             memory.append(_memory(name, source, empty_dirs.get(source.volume, empty_dir_size)))
-            binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
+            binds.append(_bind(f"{own}/{name}", mount))
             continue
         if isinstance(source, KubeletFiles) and _can_be_copied(source, mount):
             files.append(_files(name, source, mount))
-            binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
+            binds.append(_bind(f"{own}/{name}", mount))
             continue
         if is_image(mount):
             images.append(_image(name, mount, found[len(images)]))
@@ -70,7 +73,8 @@ def plan_volumes(
             continue
         shared.append(_volume(name, mount))
         binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
-    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory), tuple(files))
+    binds += [volume_bind(f"{own}/{volume.name}", volume.path) for volume in anonymous]
+    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory), tuple(files), anonymous)
 
 
 def _can_be_copied(source: KubeletFiles, mount: cri.Mount) -> bool:
@@ -130,13 +134,7 @@ def _volume(name: str, mount: cri.Mount) -> pb.Volume:
 def _bind(source: str, mount: cri.Mount) -> Json:
     follows = mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER
     way = "rro" if mount.recursive_read_only else "ro" if mount.readonly else "rw"
-    options = ["rbind", "rslave" if follows else "rprivate", way]
-    return {
-        "destination": place(mount.container_path),
-        "type": "bind",
-        "source": source,
-        "options": options,
-    }
+    return volume_bind(source, place(mount.container_path), way=way, follows_host=follows)
 
 
 def set_image_ids(mounts: Iterable[cri.Mount], found: Sequence[RootImage]) -> None:

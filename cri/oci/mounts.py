@@ -81,6 +81,11 @@ def image_mount(container_id: str, name: str, destination: str) -> Json:
     return _mount(destination, "bind", source, "rbind", "rprivate", "ro", "nodev")
 
 
+def volume_bind(source: str, destination: str, *, way: str = "rw", follows_host: bool = False) -> Json:
+    """Bind a volume; ``way`` is rw, ro or rro."""
+    return _mount(destination, "bind", source, "rbind", "rslave" if follows_host else "rprivate", way)
+
+
 def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
     return {"destination": destination, "type": kind, "source": source, "options": list(options)}
 

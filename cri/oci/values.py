@@ -36,6 +36,8 @@ class RootImage:
     user: str = ""
     working_dir: str = ""
     stop_signal: str = ""
+    volumes: tuple[str, ...] = ()
+    """The paths of its VOLUMEs, as the image has them."""
     passwd: str = ""
     """The text of the image's /etc/passwd, "" if missing; hostile, like the text of /etc/group."""
     group: str = ""

@@ -17,7 +17,7 @@ from cri.state.attachment import Attachment
 from cri.state.list_capacity import ListCapacity
 from cri.state.names import sandbox_name
 from cri.state.pod_records import PodRecords
-from cri.state.sandbox import SMALL_FILES, Sandbox, SandboxPhase
+from cri.state.sandbox import ANONYMOUS_VOLUMES, SMALL_FILES, Sandbox, SandboxPhase
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
@@ -81,8 +81,12 @@ class RunSandbox:
         sandbox = self.records.sandboxes.get(sandbox_id)
         if sandbox.death_reason:
             raise Refused(RUN, sandbox_id, f"its zone ended: {sandbox.death_reason}")
-        # An older protectd or agent does not know file volumes.
-        in_zone = (*sandbox.in_zone, SMALL_FILES) if zone.file_volumes else sandbox.in_zone
+        # An older protectd or agent does not know all kinds of volumes.
+        in_zone = (
+            *sandbox.in_zone,
+            *([SMALL_FILES] if zone.file_volumes else []),
+            *([ANONYMOUS_VOLUMES] if zone.anonymous_volumes else []),
+        )
         await self.records.sandboxes.put(replace(sandbox, phase=SandboxPhase.READY, in_zone=in_zone))
 
     def _release_kernel(self, sandbox_id: str) -> None:

@@ -49,6 +49,8 @@ EMPTY_DIR = "empty-dir"
 """In ``Sandbox.in_zone``: emptyDirs on disk."""
 SMALL_FILES = "small-files"
 """The same: copies of the kubelet's small files."""
+ANONYMOUS_VOLUMES = "anonymous-volumes"
+"""The same: the VOLUMEs of images."""
 
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
 """Phases of sandboxes that callers cannot see, yet or ever."""
@@ -73,7 +75,7 @@ class Sandbox:
     kernel: str = ""
     """The id of the zone's kernel image; "": the toolstack's own kernel."""
     in_zone: tuple[str, ...] = ()
-    """Volumes in the pod's zone that were on the host in earlier releases; chosen when the pod is made."""
+    """Volumes in the pod's zone that earlier releases did not have there; chosen when the pod is made."""
 
     @property
     def hidden(self) -> bool:

@@ -69,6 +69,9 @@ def create_container(spec: ContainerSpec) -> pb.Request:
             for volume in spec.file_volumes
         ],
         shared_volumes=spec.shared_volumes,
+        anonymous_volumes=[
+            pb.AnonymousVolume(name=volume.name, path=volume.path) for volume in spec.anonymous_volumes
+        ],
         writable_bytes=spec.writable_bytes,
         answer_early=True,
     )

@@ -50,6 +50,7 @@ def agent_hello(frame: Frame) -> AgentHello:
         kernel_release=printable(untrusted.kernel_release, TEXT_CHARACTERS),
         hypervisor_type=printable(untrusted.hypervisor_type, TEXT_CHARACTERS),
         file_volumes=untrusted.file_volumes,
+        anonymous_volumes=untrusted.anonymous_volumes,
         resizes=untrusted.resizes,
         steps=guest_steps.read_steps(untrusted.steps),
     )

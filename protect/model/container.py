@@ -54,6 +54,14 @@ class MemoryVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class AnonymousVolume:
+    """A writable directory that begins as the root's at ``path``, for the mounts at ``volumes/<name>``."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerFile:
     """A small file for the container, such as its resolv.conf, with a plain name and permission bits."""
 
@@ -79,6 +87,7 @@ class WorkloadSpec:
     image_volumes: Sequence[ImageVolume] = ()
     memory_volumes: Sequence[MemoryVolume] = ()
     file_volumes: Sequence[FileVolume] = ()
+    anonymous_volumes: Sequence[AnonymousVolume] = ()
     devices: Sequence[DeviceRequest] = ()
     writable_bytes: int = 0
     """Limit of bytes written to the root; 0: no limit of its own."""
@@ -141,4 +150,5 @@ class ContainerSpec:
     file_volumes: Sequence[CopiedVolume] = ()
     shared_volumes: Sequence[str] = ()
     """Names of ``FileVolume``s without a copy: the zone shares the host's file."""
+    anonymous_volumes: Sequence[AnonymousVolume] = ()
     writable_bytes: int = 0

@@ -17,6 +17,7 @@ class AgentHello:
     kernel_release: str = ""
     hypervisor_type: str = ""
     file_volumes: bool = False
+    anonymous_volumes: bool = False
     resizes: bool = False
     steps: ReportedSteps = field(default=ReportedSteps(), compare=False)
     """Steps of the boot, as reported by the agent."""

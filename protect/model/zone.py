@@ -139,6 +139,8 @@ class Zone:
     died_at_ns: int = 0
     file_volumes: bool = False
     """Whether the agent supports file volumes."""
+    anonymous_volumes: bool = False
+    """Whether the agent supports anonymous volumes."""
     host_boot: str = ""
     """The boot of the host that made it."""
     resizes: bool = False

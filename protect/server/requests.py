@@ -9,6 +9,7 @@ from daemonkit.faults import Invalid
 from protect.model import checks
 from protect.model.container import (
     STACK_LIMIT,
+    AnonymousVolume,
     ContainerFile,
     ExecSpec,
     ImageFilesystem,
@@ -32,6 +33,9 @@ FILES_LIMIT = 32
 VOLUMES_LIMIT = 256
 MEMORY_VOLUMES_LIMIT = 256
 IMAGE_VOLUMES_LIMIT = 32
+ANONYMOUS_VOLUMES_LIMIT = 64
+ANONYMOUS_PATHS_BYTES_LIMIT = 64 * 1024
+"""Most bytes of the paths of anonymous volumes together: they share a frame with files and configuration."""
 RETURN_LIMIT = 4096
 """Most bytes of a file volume that are written back to the host; the agent reads no more."""
 FILES_BYTES_LIMIT = 384 * 1024
@@ -59,6 +63,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         image_volumes=_image_volumes(operation, workload_id, request.image_volumes),
         memory_volumes=_memory_volumes(operation, workload_id, request),
         file_volumes=_file_volumes(operation, workload_id, request),
+        anonymous_volumes=_anonymous_volumes(operation, workload_id, request),
         devices=device_requests.devices(operation, workload_id, request.devices),
         writable_bytes=request.writable_bytes,
     )
@@ -170,6 +175,32 @@ def _file_volumes(
             beneath=volume.beneath,
         )
         checked.append(made)
+    return tuple(checked)
+
+
+def _anonymous_volumes(
+    operation: str, workload_id: str, request: pb.CreateWorkloadRequest
+) -> tuple[AnonymousVolume, ...]:
+    volumes = request.anonymous_volumes
+    _at_most(operation, workload_id, ANONYMOUS_VOLUMES_LIMIT, "anonymous volumes", volumes)
+    size = sum(len(volume.path.encode()) for volume in volumes)
+    if size > ANONYMOUS_PATHS_BYTES_LIMIT:
+        cause = f"paths of anonymous volumes: {size} bytes are more than {ANONYMOUS_PATHS_BYTES_LIMIT}"
+        raise Invalid(operation, workload_id, cause)
+    taken = {
+        *(volume.name for volume in request.volumes),
+        *(volume.name for volume in request.image_volumes),
+        *(volume.name for volume in request.memory_volumes),
+        *(volume.name for volume in request.file_volumes),
+    }
+    checked = []
+    for volume in volumes:
+        name = checks.identifier(operation, "volume", volume.name)
+        if name in taken:
+            raise Invalid(operation, workload_id, f"two volumes {name!r}")
+        taken.add(name)
+        path = checks.path(operation, "anonymous volume", volume.path)
+        checked.append(AnonymousVolume(name, path))
     return tuple(checked)
 
 

@@ -84,6 +84,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str, paused: bool = False) 
         kernel=value.spec.kernel.name if value.spec.kernel else "",
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
+        anonymous_volumes=value.anonymous_volumes,
         seclabel=value.spec.seclabel,
         scratch_bytes=value.spec.scratch_bytes,
         disk_rates=pb.DiskRates(**asdict(value.spec.disk_rates)) if value.spec.disk_rates else None,

@@ -104,6 +104,7 @@ def _json_converter() -> Converter:
             Zone,
             converter,
             file_volumes=rare,
+            anonymous_volumes=rare,
             resizes=rare,
             death_kind=rare,
             console=rare,

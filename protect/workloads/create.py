@@ -210,6 +210,7 @@ def _container(
         memory_volumes=[_sized(volume, runtime.zone.zone.spec) for volume in spec.memory_volumes],
         file_volumes=taken.copied(spec.id),
         shared_volumes=[volume.name for volume in taken.shared],
+        anonymous_volumes=spec.anonymous_volumes,
         writable_bytes=spec.writable_bytes,
     )
 

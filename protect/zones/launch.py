@@ -96,6 +96,7 @@ class ZoneLaunch:
                     boot_id=hello.boot_id.hex(),
                     agent_version=hello.agent_version,
                     file_volumes=hello.file_volumes,
+                    anonymous_volumes=hello.anonymous_volumes,
                     resizes=hello.resizes,
                 )
                 self.registry.put_zone(runtime, running)

@@ -38,6 +38,8 @@ class LayerEntry:
     mode: int = 0o755
     content: bytes | None = None
     target: str = ""
+    uid: int = 0
+    gid: int = 0
 
 
 def layer(*entries: LayerEntry) -> bytes:
@@ -46,7 +48,7 @@ def layer(*entries: LayerEntry) -> bytes:
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for entry in entries:
             info = tarfile.TarInfo(entry.path)
-            info.mode = entry.mode
+            info.mode, info.uid, info.gid = entry.mode, entry.uid, entry.gid
             if entry.target:
                 info.type, info.linkname = tarfile.LNKTYPE, entry.target
             elif entry.content is None:

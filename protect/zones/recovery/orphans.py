@@ -108,6 +108,7 @@ class Orphans:
             boot_id=hello.boot_id.hex(),
             agent_version=hello.agent_version,
             file_volumes=hello.file_volumes,
+            anonymous_volumes=hello.anonymous_volumes,
         )
         self.registry.put_zone(runtime, told)
         checkpoint("zone-adopt.connected")

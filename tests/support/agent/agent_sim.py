@@ -43,6 +43,7 @@ class SimAgent:
         self.errors: dict[str, pb.Error] = {}
         """Operations that fail."""
         self.file_volumes = True
+        self.anonymous_volumes = True
         self.resizes = True
         self.steps: list[pb.StepTime] = []
         """Reported use of CPU time, in the greeting and in each reply."""
@@ -132,6 +133,7 @@ class SimAgent:
         message = pb.Hello(version_min=1, version_max=1, boot_id=self.boot_id)
         message.agent_version, message.kernel_release = "sim", "6.1"
         message.file_volumes, message.resizes = self.file_volumes, self.resizes
+        message.anonymous_volumes = self.anonymous_volumes
         message.steps.extend(self.steps)
         return encode(Frame(Type.HELLO, 0, message.SerializeToString()))
 

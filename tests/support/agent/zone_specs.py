@@ -31,6 +31,8 @@ def config_json(
     memory: int = 0,
     shared_pids: bool = False,
     user_namespace: bool = False,
+    user: int = 0,
+    readonly: bool = False,
     mounts: Sequence[dict[str, object]] = (),
     unified: Mapping[str, str] | None = None,
 ) -> bytes:
@@ -39,8 +41,8 @@ def config_json(
         namespaces.append({"type": "user", "path": "/run/xenpod/ns/user"})
     config: dict[str, object] = {
         "ociVersion": "1.0.2",
-        "process": process_json(*args, tty=tty),
-        "root": {"path": "rootfs"},
+        "process": process_json(*args, tty=tty, user=user),
+        "root": {"path": "rootfs", "readonly": readonly},
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},

@@ -54,6 +54,8 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.silent: set[str] = set()
         """Zones that do not answer calls for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []
+        self.anonymous_volumes = True
+        """Whether the agents of new zones support anonymous volumes."""
         self.resizes: list[pb.ResizeZoneRequest] = []
         self.not_done: list[str] = []
         self.updates: list[pb.UpdateWorkloadRequest] = []
@@ -99,7 +101,13 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         await self._enter("CreateZone")
         if request.resources.memory_bytes > 2**40:
             raise Exhausted("reserve memory for zone", request.id, "more than there is")
-        zone = pb.Zone(id=request.id, name=request.name, state=pb.ZONE_STATE_RUNNING, toolstack="fake")
+        zone = pb.Zone(
+            id=request.id,
+            name=request.name,
+            state=pb.ZONE_STATE_RUNNING,
+            toolstack="fake",
+            anonymous_volumes=self.anonymous_volumes,
+        )
         self.zone_requests[request.id] = request
         self.zones[request.id] = zone
         await self.tell(pb.WatchEvent(zone=zone))

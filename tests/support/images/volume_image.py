@@ -13,6 +13,9 @@ from tests.support.agent.zone_image import busybox_squashfs
 NET_RAW_CAPABLE = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 """security.capability, version 2: CAP_NET_RAW, effective and permitted (linux/capability.h)."""
 
+OPTIONS = "a,upperdir=:b\\"
+"""A directory's name with the characters that mount options give a meaning."""
+
 
 def volume_squashfs(base: Path) -> Path:
     """Files, links within the volume and out of the volume, and special files."""
@@ -70,3 +73,25 @@ def _squashed(tree: Path, base: Path) -> Path:
     out.unlink(missing_ok=True)
     subprocess.run(["mksquashfs", str(tree), str(out), "-quiet", "-no-progress"], check=True)
     return out
+
+
+def anonymous_squashfs(base: Path) -> Path:
+    """Busybox, and directories that an image may name as VOLUME."""
+    busybox_squashfs(base)
+    tree = base / "tree"
+    (tree / "data/deep").mkdir(parents=True)
+    (tree / "data/seed").write_text("seed\n")
+    (tree / "data/deep/er").write_text("deeper\n")
+    for path, mode in (("data", 0o750), ("data/seed", 0o640), ("data/deep", 0o2770)):
+        os.chown(tree / path, 1000, 1001)
+        (tree / path).chmod(mode)
+    (tree / "empty").mkdir()
+    os.chown(tree / "empty", 7, 8)
+    (tree / "empty").chmod(0o1700)
+    (tree / OPTIONS).mkdir()
+    (tree / OPTIONS / "file").write_text("a name\n")
+    (tree / "plain").write_text("a file\n")
+    links = {"link": "/data", "up": "../../../empty", "nowhere": "/later/made", "endless": "endless"}
+    for name, target in links.items():
+        (tree / name).symlink_to(target)
+    return _squashed(tree, base)

@@ -15,6 +15,7 @@ typedef Xenpod__Channel__V1__IdMapping IdMapping;
 typedef Xenpod__Channel__V1__Filesystem Filesystem;
 typedef Xenpod__Channel__V1__ImageVolume ImageVolume;
 typedef Xenpod__Channel__V1__MemoryVolume MemoryVolume;
+typedef Xenpod__Channel__V1__AnonymousVolume AnonymousVolume;
 typedef Xenpod__Channel__V1__MountScratch MountScratch;
 typedef Xenpod__Channel__V1__FileVolume FileVolume;
 typedef Xenpod__Channel__V1__PutFiles PutFiles;

@@ -3,11 +3,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "mounts/rootfs.h"
@@ -69,22 +67,11 @@ static int sub_path_fault(const char *sub_path, struct fault *fault)
 /* Opens the sub path.  Symbolic links are followed as if the image were the whole file system.  -1 with the fault. */
 static int open_part(const char *image, const char *sub_path, struct fault *fault)
 {
-	struct open_how how = {
-		.flags = O_PATH | O_CLOEXEC,
-		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
-	};
-	int root = open(image, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd = path_open_in_root(image, sub_path[0] ? sub_path : ".");
 	struct stat part;
-	int fd;
 
-	if (root < 0)
-		return fault_errno(fault, "open", image);
-	fd = (int)syscall(SYS_openat2, root, sub_path[0] ? sub_path : ".", &how, sizeof(how));
 	if (fd < 0)
-		sub_path_fault(sub_path, fault);
-	close(root);
-	if (fd < 0)
-		return -1;
+		return sub_path_fault(sub_path, fault);
 	if (fstat(fd, &part) < 0) {
 		fault_errno(fault, "stat", "image volume");
 	} else if (!S_ISDIR(part.st_mode) && !S_ISREG(part.st_mode)) {
@@ -102,26 +89,36 @@ static int make_directory(const char *path, struct fault *fault)
 	return mkdir(path, 0755) < 0 && errno != EEXIST ? fault_errno(fault, "mkdir", path) : 0;
 }
 
-int volume_bind(int part, const char *directory, const char *name, uint64_t attributes, struct fault *fault)
+int volume_mount_point(char *path, size_t size, const char *directory, const char *name, bool is_directory,
+		       struct fault *fault)
 {
-	struct mount_attr attr = { .attr_set = attributes };
-	char volumes[PATH_SIZE], path[PATH_SIZE];
-	struct stat kind;
-	int tree, result = -1;
+	char volumes[PATH_SIZE];
 
 	if (path_format(volumes, sizeof(volumes), "%s/volumes", directory) < 0 ||
-	    path_format(path, sizeof(path), "%s/volumes/%s", directory, name) < 0)
+	    path_format(path, size, "%s/volumes/%s", directory, name) < 0)
 		return fault_errno(fault, "mount volume", name);
 	if (make_directory(volumes, fault) < 0)
 		return -1;
+	if ((is_directory ? mkdir(path, 0755) : file_write(path, "", 0, 0444)) < 0)
+		return fault_errno(fault, "make mount point", path);
+	return 0;
+}
+
+int volume_bind(int part, const char *directory, const char *name, uint64_t attributes, struct fault *fault)
+{
+	struct mount_attr attr = { .attr_set = attributes };
+	char path[PATH_SIZE];
+	struct stat kind;
+	int tree, result = -1;
+
 	if (fstat(part, &kind) < 0)
 		return fault_errno(fault, "stat", name);
+	if (volume_mount_point(path, sizeof(path), directory, name, S_ISDIR(kind.st_mode), fault) < 0)
+		return -1;
 	tree = open_tree(part, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 	if (tree < 0)
 		return fault_errno(fault, "open_tree", path);
-	if ((S_ISDIR(kind.st_mode) ? mkdir(path, 0755) : file_write(path, "", 0, 0444)) < 0)
-		fault_errno(fault, "make mount point", path);
-	else if ((attributes && mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) ||
+	if ((attributes && mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) ||
 		 move_mount(tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
 		fault_errno(fault, "mount volume", path);
 	else

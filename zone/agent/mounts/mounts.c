@@ -1,5 +1,6 @@
 #include "mounts/mounts.h"
 
+#include "mounts/anonymous_volumes.h"
 #include "mounts/file_volumes.h"
 #include "mounts/memory_volumes.h"
 #include "mounts/rootfs.h"
@@ -11,7 +12,9 @@ int mounts_check(const CreateContainer *untrusted, struct fault *fault)
 
 	if (stack_check(&root, untrusted->id, fault) < 0 || image_volumes_check(untrusted, fault) < 0)
 		return -1;
-	return memory_volumes_check(untrusted, fault) < 0 ? -1 : file_volumes_check(untrusted, fault);
+	if (memory_volumes_check(untrusted, fault) < 0 || file_volumes_check(untrusted, fault) < 0)
+		return -1;
+	return anonymous_volumes_check(untrusted, fault);
 }
 
 const char *mounts_disk(const CreateContainer *request, size_t number)
@@ -52,7 +55,7 @@ int mounts_make(struct mounts *mounts, const char *directory, const CreateContai
 			return -1;
 	if (file_volumes_mount(directory, request, fault) < 0)
 		return -1;
-	return needs_chown;
+	return needs_chown ? 1 : anonymous_volumes_mount(directory, request, fault);
 }
 
 int mounts_change_owners(const struct mounts *mounts, const char *directory, const CreateContainer *request,
@@ -64,7 +67,7 @@ int mounts_change_owners(const struct mounts *mounts, const char *directory, con
 		if (mounts->needs_chown[i] &&
 		    image_volume_change_owners(directory, request->image_volumes[i], fault) < 0)
 			return -1;
-	return 0;
+	return anonymous_volumes_mount(directory, request, fault);
 }
 
 int mounts_unmount(const char *directory, const char *id, struct fault *fault)

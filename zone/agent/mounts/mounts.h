@@ -1,4 +1,4 @@
-/* All mounts of a container: its root, its image volumes and memory volumes. */
+/* All mounts of a container: its root and its volumes. */
 #ifndef MOUNTS_MOUNTS_H
 #define MOUNTS_MOUNTS_H
 
@@ -18,7 +18,7 @@ int mounts_check(const CreateContainer *untrusted, struct fault *fault);
 const char *mounts_disk(const CreateContainer *request, size_t number);
 /* A failure leaves partial mounts to mounts_unmount.  1: mounts_change_owners has work to do. */
 int mounts_make(struct mounts *mounts, const char *directory, const CreateContainer *request, struct fault *fault);
-/* Runs in a separate process. */
+/* Runs in a separate process.  Makes the volumes that begin with the root's content, too. */
 int mounts_change_owners(const struct mounts *mounts, const char *directory, const CreateContainer *request,
 			 struct fault *fault);
 /* Undoes all mounts that exist.  The container's files on the scratch disk may then be trash (see scratch.h). */

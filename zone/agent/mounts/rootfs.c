@@ -164,6 +164,13 @@ int rootfs_change_owners(const char *directory, struct fault *fault)
 	return owners_change(paths.merged, fault);
 }
 
+int rootfs_open(const char *directory, const char *path)
+{
+	struct paths paths;
+
+	return name_paths(&paths, directory, 1) < 0 ? -1 : path_open_in_root(paths.merged, path);
+}
+
 int rootfs_unmount(const char *directory, struct fault *fault)
 {
 	struct paths paths;

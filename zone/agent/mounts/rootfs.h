@@ -20,6 +20,8 @@ int rootfs_mount(const char *directory, const struct stack *stack, enum access a
 int rootfs_read_only_path(char *path, size_t size, const char *directory, const struct stack *stack, bool needs_chown);
 /* Makes the owners the pod's.  Runs in a separate process (see owners.h). */
 int rootfs_change_owners(const char *directory, struct fault *fault);
+/* Opens (O_PATH) a path in a writable root; symbolic links stay inside.  -1 with errno. */
+int rootfs_open(const char *directory, const char *path);
 /* Undoes all mounts that exist. */
 int rootfs_unmount(const char *directory, struct fault *fault);
 

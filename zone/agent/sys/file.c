@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 ssize_t file_read(const char *path, char *text, size_t size)
@@ -79,6 +81,24 @@ int path_format(char *path, size_t size, const char *format, ...)
 		return -1;
 	}
 	return 0;
+}
+
+int path_open_in_root(const char *root, const char *path)
+{
+	struct open_how how = {
+		.flags = O_PATH | O_CLOEXEC,
+		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+	};
+	int top = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd, error;
+
+	if (top < 0)
+		return -1;
+	fd = (int)syscall(SYS_openat2, top, path, &how, sizeof(how));
+	error = errno;
+	close(top);
+	errno = error;
+	return fd;
 }
 
 static bool parse_digits(const char **text, uint64_t limit, uint64_t *value)

@@ -19,6 +19,8 @@ int file_write(const char *path, const void *content, size_t length, mode_t mode
 int file_overwrite(const char *path, const char *text);
 /* Formats a path like printf.  -1 with ENAMETOOLONG if the path does not fit. */
 int path_format(char *path, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Opens (O_PATH) a path as if `root` were the whole file system: symbolic links stay inside.  -1 with errno. */
+int path_open_in_root(const char *root, const char *path);
 /* Finds the number after `key` and a blank at the start of a line; key "" for a file with a single number. */
 bool text_find_number(const char *text, const char *key, uint64_t *value);
 /* Parses a text that consists of one unsigned decimal number of at most `limit`. */

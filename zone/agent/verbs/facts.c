@@ -52,6 +52,7 @@ const Hello *facts_hello(void)
 	}
 	hello.boot_id = (ProtobufCBinaryData){ sizeof(boot_id), boot_id };
 	hello.file_volumes = true;
+	hello.anonymous_volumes = true;
 	hello.resizes = true;
 	hello.agent_version = (char *)AGENT_VERSION;
 	hello.kernel_release = system.release;

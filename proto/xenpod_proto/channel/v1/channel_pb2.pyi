@@ -143,6 +143,7 @@ class Hello(_message.Message):
     HYPERVISOR_TYPE_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    ANONYMOUS_VOLUMES_FIELD_NUMBER: _builtins.int
     RESIZES_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
@@ -160,6 +161,8 @@ class Hello(_message.Message):
     """Host only: the zone's id, for the agent's console messages."""
     file_volumes: _builtins.bool
     """Agent only: it knows file volumes (PutFiles, ReadFile, CreateContainer.file_volumes and shared_volumes)."""
+    anonymous_volumes: _builtins.bool
+    """Agent only: it knows CreateContainer.anonymous_volumes."""
     resizes: _builtins.bool
     """Agent only: it knows ResizeZone."""
     @_builtins.property
@@ -177,12 +180,13 @@ class Hello(_message.Message):
         hypervisor_type: _builtins.str = ...,
         zone_id: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
+        anonymous_volumes: _builtins.bool = ...,
         resizes: _builtins.bool = ...,
         steps: _abc.Iterable[Global___StepTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "resizes", b"resizes", "steps", b"steps", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "anonymous_volumes", b"anonymous_volumes", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "resizes", b"resizes", "steps", b"steps", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -672,6 +676,7 @@ class CreateContainer(_message.Message):
     ANSWER_EARLY_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     SHARED_VOLUMES_FIELD_NUMBER: _builtins.int
+    ANONYMOUS_VOLUMES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     config_json: _builtins.bytes
     """The OCI runtime configuration, as JSON."""
@@ -703,6 +708,10 @@ class CreateContainer(_message.Message):
         <container dir>/volumes/<name>.
         """
 
+    @_builtins.property
+    def anonymous_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnonymousVolume]:
+        """At most 64."""
+
     def __init__(
         self,
         *,
@@ -718,14 +727,44 @@ class CreateContainer(_message.Message):
         answer_early: _builtins.bool = ...,
         file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
         shared_volumes: _abc.Iterable[_builtins.str] | None = ...,
+        anonymous_volumes: _abc.Iterable[Global___AnonymousVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_early", b"answer_early", "config_json", b"config_json", "file_volumes", b"file_volumes", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "shared_volumes", b"shared_volumes", "stdin", b"stdin", "tty", b"tty", "writable_bytes", b"writable_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anonymous_volumes", b"anonymous_volumes", "answer_early", b"answer_early", "config_json", b"config_json", "file_volumes", b"file_volumes", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "shared_volumes", b"shared_volumes", "stdin", b"stdin", "tty", b"tty", "writable_bytes", b"writable_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateContainer: _TypeAlias = CreateContainer  # noqa: Y015
+
+@_typing.final
+class AnonymousVolume(_message.Message):
+    """A VOLUME of the image: a writable directory that the config's mounts find at <container dir>/volumes/<name>.  It
+    begins with content, owner and mode of the root's directory at the path, or empty if the root has none
+    (FAILED_PRECONDITION: the root has something else there).  It is a part of the container's writable layer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Plain file name (no slash); no other volume has it too."""
+    path: _builtins.str
+    """Absolute; symbolic links stay within the root."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnonymousVolume: _TypeAlias = AnonymousVolume  # noqa: Y015
 
 @_typing.final
 class FileVolume(_message.Message):

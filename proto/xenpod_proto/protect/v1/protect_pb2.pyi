@@ -444,6 +444,7 @@ class Zone(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    ANONYMOUS_VOLUMES_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
@@ -472,6 +473,8 @@ class Zone(_message.Message):
     """As it was created; "" for Xen's own choice."""
     file_volumes: _builtins.bool
     """Its workloads can have FileVolumes."""
+    anonymous_volumes: _builtins.bool
+    """Its workloads can have AnonymousVolumes."""
     scratch_bytes: _builtins.int
     """Size of its scratch disk; 0: none."""
     cpupool: _builtins.str
@@ -515,6 +518,7 @@ class Zone(_message.Message):
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
+        anonymous_volumes: _builtins.bool = ...,
         devices: _abc.Iterable[Global___Device] | None = ...,
         scratch_bytes: _builtins.int = ...,
         disk_rates: Global___DiskRates | None = ...,
@@ -526,7 +530,7 @@ class Zone(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "paused", b"paused", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anonymous_volumes", b"anonymous_volumes", "channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "paused", b"paused", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1408,6 +1412,7 @@ class CreateWorkloadRequest(_message.Message):
     FILESYSTEMS_FIELD_NUMBER: _builtins.int
     WRITABLE_BYTES_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    ANONYMOUS_VOLUMES_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
@@ -1443,6 +1448,10 @@ class CreateWorkloadRequest(_message.Message):
         """At most 256."""
 
     @_builtins.property
+    def anonymous_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnonymousVolume]:
+        """At most 64, whose paths have at most 64 KiB together."""
+
+    @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadDevice]:
         """At most 32.  INVALID_ARGUMENT in a user namespace."""
 
@@ -1463,11 +1472,12 @@ class CreateWorkloadRequest(_message.Message):
         filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
         writable_bytes: _builtins.int = ...,
         file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
+        anonymous_volumes: _abc.Iterable[Global___AnonymousVolume] | None = ...,
         devices: _abc.Iterable[Global___WorkloadDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "writable_bytes", b"writable_bytes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anonymous_volumes", b"anonymous_volumes", "devices", b"devices", "file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "writable_bytes", b"writable_bytes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1575,6 +1585,36 @@ class FileVolume(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FileVolume: _TypeAlias = FileVolume  # noqa: Y015
+
+@_typing.final
+class AnonymousVolume(_message.Message):
+    """A VOLUME of the workload's image: a writable directory that the configuration's mounts find at
+    /run/xenpod/containers/<id>/volumes/<name>.  It begins with content, owner and mode of the root's directory at the
+    path, or empty if the root has none (FAILED_PRECONDITION: the root has something else there).  It is a part of the
+    writable layer, and goes with the workload.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 64 of [a-z0-9-]; no other volume of the workload has it too."""
+    path: _builtins.str
+    """Absolute, without "..".  Symbolic links stay within the root."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnonymousVolume: _TypeAlias = AnonymousVolume  # noqa: Y015
 
 @_typing.final
 class ImageVolume(_message.Message):

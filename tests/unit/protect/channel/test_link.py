@@ -48,7 +48,12 @@ async def link(agent: SimAgent, events: Owner):  # type: ignore[no-untyped-def]
 async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: Owner) -> None:
     hello = await link.open(5)
     assert hello == AgentHello(
-        agent.boot_id, agent_version="sim", kernel_release="6.1", file_volumes=True, resizes=True
+        agent.boot_id,
+        agent_version="sim",
+        kernel_release="6.1",
+        file_volumes=True,
+        anonymous_volumes=True,
+        resizes=True,
     )
     assert events.hellos == [(hello, True)]
     assert link.connected

@@ -112,6 +112,11 @@ def file_volumes(count: int = 1, **more: object) -> dict[str, object]:
     return {"file_volumes": [pb.FileVolume(**({"name": f"f{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
 
 
+def anonymous_volumes(count: int = 1, **more: str) -> dict[str, object]:
+    values = {"path": "/data"} | more
+    return {"anonymous_volumes": [pb.AnonymousVolume(**({"name": f"a{at}"} | values)) for at in range(count)]}
+
+
 def memory_volumes(count: int = 1, **more: object) -> dict[str, object]:
     values: dict[str, object] = {"volume": "shared", "mode": 0o777} | more
     return {"memory_volumes": [pb.MemoryVolume(**({"name": f"m{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
@@ -179,6 +184,19 @@ WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
         file_volumes(name="same") | memory_volumes(name="same"),
         "two volumes 'same'",
     ),
+    "too many anonymous volumes": (anonymous_volumes(65), "65 anonymous volumes are more than 64"),
+    "two anonymous volumes of a name": (anonymous_volumes(2, name="a"), "two volumes 'a'"),
+    "an anonymous and a file volume of a name": (
+        anonymous_volumes(name="same") | file_volumes(name="same"),
+        "two volumes 'same'",
+    ),
+    "an anonymous volume's name": (anonymous_volumes(name="A"), "is not 1 to 64 of"),
+    "an anonymous volume's path": (anonymous_volumes(path="data"), "want an absolute path"),
+    "an anonymous volume above the root": (anonymous_volumes(path="/a/../.."), "without .."),
+    "long paths of anonymous volumes": (
+        anonymous_volumes(17, path="/" + "x" * 4000),
+        "paths of anonymous volumes: 68017 bytes are more than 65536",
+    ),
     "a device's path": (devices(host_path="srv"), "want an absolute path"),
     "a device's path in the container": (devices(container_path="../x"), "want an absolute path"),
     "a device in a folder": (devices(container_path="/dev/"), "ends with a slash"),
@@ -229,6 +247,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "memory volumes": memory_volumes(256, mode=0o7777),
     "file volumes": file_volumes(256),
     "what a file volume gives back": file_volumes(return_bytes=4096, writable=True),
+    "anonymous volumes": anonymous_volumes(64, path="/" + "x" * 1023),
     "stdin once": {"stdin": True, "stdin_once": True},
     "no log": {"log_path": ""},
     "a file of a long name": {"files": [file("x" * 255)]},
@@ -311,6 +330,7 @@ async def test_every_field_with_a_path_is_tried() -> None:
         if field.name.endswith("path") and message.name not in ("ConnectNetworkRequest", "CreateZoneRequest")
     }
     assert fields == {
+        "AnonymousVolume.path",
         "CreateWorkloadRequest.log_path",
         "FileVolume.host_path",
         "Filesystem.path",

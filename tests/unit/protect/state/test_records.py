@@ -68,10 +68,16 @@ NEW_WORKLOAD_TEXT = (
 LABELLED = replace(NEW_ZONE, spec=replace(NEW_ZONE.spec, seclabel="a:b:c"))
 LABELLED_TEXT = NEW_ZONE_TEXT.replace('"kernel": null, ', '"kernel": null, "seclabel": "a:b:c", ')
 
+CAPABLE = replace(NEW_ZONE, file_volumes=True, anonymous_volumes=True, resizes=True)
+CAPABLE_TEXT = NEW_ZONE_TEXT.replace(
+    '"died_at_ns": 0', '"died_at_ns": 0, "file_volumes": true, "anonymous_volumes": true, "resizes": true'
+)
+
 
 @pytest.mark.parametrize(
     ("zone", "text"),
     [
+        (CAPABLE, CAPABLE_TEXT),
         (ZONE, ZONE_TEXT),
         (NEW_ZONE, NEW_ZONE_TEXT),
         (LABELLED, LABELLED_TEXT),
