@@ -33,19 +33,19 @@ def sources(*folders: str, suffixes: tuple[str, ...]) -> Iterator[Path]:
                 yield path
 
 
-def test_ruff_check() -> None:
+def test_ruff_check_finds_no_fault() -> None:
     check(str(BIN / "ruff"), "check", ".")
 
 
-def test_ruff_format() -> None:
+def test_ruff_format_would_change_no_file() -> None:
     check(str(BIN / "ruff"), "format", "--check", ".")
 
 
-def test_mypy_strict() -> None:
+def test_mypy_strict_finds_no_error() -> None:
     check(str(BIN / "mypy"))
 
 
-def test_import_rules() -> None:
+def test_imports_keep_the_rules_of_layers() -> None:
     check(str(BIN / "lint-imports"))
 
 
@@ -110,5 +110,5 @@ def test_shell_scripts_parse() -> None:
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".ci/run"])
-def test_the_project_has(name: str) -> None:
+def test_file_of_the_project_is_not_empty(name: str) -> None:
     assert (ROOT / name).stat().st_size > 0

@@ -40,7 +40,9 @@ def folder(tmp_path: Path) -> Path:
          "streaming.tls.client_ca", "none: No such file"),
     ],
 )  # fmt: skip
-async def test_cri(folder: Path, text: str, key: str, cause: str) -> None:
+async def test_unusable_file_in_cri_config_ends_the_start(
+    folder: Path, text: str, key: str, cause: str
+) -> None:
     path = folder / "cri.toml"
     path.write_text(f"state_dir = '{folder}/state'\nrun_dir = '{folder}/run'\n{text.format(folder)}\n")
     with pytest.raises(Invalid) as caught, about(path):
@@ -62,7 +64,9 @@ async def test_cri(folder: Path, text: str, key: str, cause: str) -> None:
         ("toolstack = 'fake'\nguest_dir = '{0}'\nfake.reserve = '1000TiB'", "fake.reserve", "all the memory"),
     ],
 )  # fmt: skip
-async def test_protectd(folder: Path, text: str, key: str, cause: str) -> None:
+async def test_impossible_value_in_protectd_config_ends_the_start(
+    folder: Path, text: str, key: str, cause: str
+) -> None:
     path = folder / "protectd.toml"
     path.write_text(f"state_dir = '{folder}/state'\nrun_dir = '{folder}/run'\n{text.format(folder)}\n")
     with pytest.raises(Invalid) as caught, about(path):

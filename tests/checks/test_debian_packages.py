@@ -111,7 +111,9 @@ def test_outside_debian_missing_packages_are_named(tmp_path: Path) -> None:
         ("riscv64", "demo", 1, "riscv64"),
     ],
 )
-def test_other_processors(tmp_path: Path, machine: str, target: str, status: int, text: str) -> None:
+def test_limits_of_other_processors_are_printed_first(
+    tmp_path: Path, machine: str, target: str, status: int, text: str
+) -> None:
     found = said_first(tmp_path, target, "root", machine=machine, has=("dpkg-query",))
     assert found[0] == status and text in found[1] and bool(found[1]) is bool(text)
 

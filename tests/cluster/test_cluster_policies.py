@@ -182,7 +182,7 @@ async def test_pod_with_a_zone_gets_nothing_of_the_host(
 
 
 @pytest.mark.parametrize("spec", FOR_THE_HOST)
-async def test_other_pods_do(api: Api, spec: Object) -> None:
+async def test_pod_without_a_zone_keeps_access_to_the_host(api: Api, spec: Object) -> None:
     found = await admitted(api, PLAIN, **spec)
     assert {key: found[key] for key in spec if key != "volumes"} == {
         key: spec[key] for key in spec if key != "volumes"

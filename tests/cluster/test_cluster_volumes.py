@@ -37,7 +37,7 @@ async def until(cluster: Cluster, name: str, condition: str) -> None:
     assert said.endswith("so\n")
 
 
-async def test_small_files(cluster: Cluster) -> None:
+async def test_kubelet_files_are_updated_without_a_shared_path(cluster: Cluster) -> None:
     """All kinds of volumes in one pod; each shows the present files, and parts show the earlier files."""
     await cluster.api.post(MAPS, {"metadata": {"name": "settings"}, "data": {"a": "one", "b": "one"}})
     await cluster.api.post(SECRETS, {"metadata": {"name": "settings"}, "stringData": {"key": "hidden"}})
@@ -129,7 +129,9 @@ async def test_an_empty_dir_for_all_containers(cluster: Cluster) -> None:
         ("/dev/termination-log", "exit 4", ""),
     ],
 )
-async def test_a_termination_message(cluster: Cluster, place: str, script: str, message: str) -> None:
+async def test_termination_message_is_returned_within_4096_bytes(
+    cluster: Cluster, place: str, script: str, message: str
+) -> None:
     await cluster.create("message", "sh", "-c", script, container={"terminationMessagePath": place})
     ended = await cluster.ended("message")
     said = ended.get("message", "")

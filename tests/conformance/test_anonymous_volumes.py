@@ -167,7 +167,7 @@ async def test_bytes_in_volumes_count_in_the_writable_layer(
         await until(counted, PATIENCE)
 
 
-async def test_volume_that_cannot_be_is_refused(
+async def test_impossible_volume_of_an_image_is_refused(
     stage: SuiteStage, shared_pod: Pod, pulled: Mapping[str, str]
 ) -> None:
     with refused("FAILED_PRECONDITION", "volume of the image: /plain: not a directory"):

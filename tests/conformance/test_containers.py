@@ -36,7 +36,7 @@ async def stop(stage: SuiteStage, container: str, timeout: int = 0) -> None:
     await stage.runtime.StopContainer(request, timeout=PATIENCE)
 
 
-async def test_a_containers_life(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_status_follows_a_container_from_create_to_remove(stage: SuiteStage, shared_pod: Pod) -> None:
     begun = time.time_ns()
     labels, notes = {"tier": "front"}, {"example.com/why": "test"}
     resources = cri.LinuxContainerResources(memory_limit_in_bytes=48 * MIB, cpu_shares=512)
@@ -97,7 +97,7 @@ async def test_exit_code_is_the_processs_or_128_plus_its_signal(
     assert (end.exit_code, end.reason) == (code, reason)
 
 
-async def test_out_of_memory(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_container_beyond_its_memory_limit_is_oom_killed(stage: SuiteStage, shared_pod: Pod) -> None:
     limit = cri.LinuxContainerResources(memory_limit_in_bytes=8 * MIB)
     end = await stage.ended(await stage.started(shared_pod, "exec tail /dev/zero", linux=linux(limit)))
     assert (end.exit_code, end.reason) == (137, "OOMKilled")
@@ -163,7 +163,7 @@ async def test_a_stop_signal_and_then_the_kill(stage: SuiteStage, shared_pod: Po
     assert (await stage.ended(stubborn)).exit_code == 137
 
 
-async def test_names_and_attempts(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_second_attempt_is_created_and_same_attempt_refused(stage: SuiteStage, shared_pod: Pod) -> None:
     metadata = cri.ContainerMetadata(name="again", attempt=0)
     first = await stage.create(shared_pod, metadata=metadata)
     with refused("ALREADY_EXISTS", first):
@@ -172,7 +172,7 @@ async def test_names_and_attempts(stage: SuiteStage, shared_pod: Pod) -> None:
     assert (await stage.status(second)).metadata.attempt == 1 and first != second
 
 
-async def test_filters(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_containers_are_listed_by_each_filter(stage: SuiteStage, shared_pod: Pod) -> None:
     labels = {"set": "filters"}
     one = await stage.started(shared_pod, labels=labels | {"name": "one"})
     two = await stage.create(shared_pod, labels=labels)
@@ -188,7 +188,7 @@ async def test_filters(stage: SuiteStage, shared_pod: Pod) -> None:
     assert await listed(stage, id=one, pod_sandbox_id="0" * 64) == []
 
 
-async def test_the_log(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_log_splits_long_lines_and_continues_after_rotation(stage: SuiteStage, shared_pod: Pod) -> None:
     """Lines with nanoseconds; long ones in parts; a new file after rotation."""
     script = (
         "echo out; echo err >&2; head -c 20000 /dev/zero | tr '\\0' x; echo; "
@@ -212,7 +212,7 @@ async def test_the_log(stage: SuiteStage, shared_pod: Pod) -> None:
         await stage.runtime.ReopenContainerLog(request, timeout=PATIENCE)
 
 
-async def test_exec_sync(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_exec_sync_returns_outputs_and_ends_at_its_timeout(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     reply = await stage.client.exec(container, "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (reply.stdout, reply.stderr, reply.exit_code) == (b"out\n", b"err\n", 3)

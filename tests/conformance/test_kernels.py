@@ -25,7 +25,9 @@ async def _protect(stage: SuiteStage, *arguments: str) -> None:
     assert await asyncio.to_thread(main, words) == 0
 
 
-async def test_a_pod_chooses(stage: SuiteStage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_pod_boots_its_chosen_kernel_or_is_refused(
+    stage: SuiteStage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kernels = [path for path in Path("/boot").glob("vmlinuz-*-amd64") if "cloud" not in path.name]
     if not kernels:
         pytest.skip("needs a kernel with 9p (apt-get install linux-image-amd64)")

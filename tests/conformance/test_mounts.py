@@ -43,7 +43,9 @@ async def stop(stage: SuiteStage, container: str) -> None:
     await stage.runtime.StopContainer(cri.StopContainerRequest(container_id=container), timeout=PATIENCE)
 
 
-async def test_directories_both_ways(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_changes_in_a_mounted_directory_go_both_ways(
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
+) -> None:
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     (folder / "a").write_text("of the host")
@@ -110,7 +112,9 @@ async def test_update_of_a_secret_by_the_kubelet_is_seen_in_the_container(
         assert await stage.output(container, gone) == "..3\n..data\ntoken"
 
 
-async def test_read_only(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_readonly_mount_refuses_writes_recursively_if_asked(
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
+) -> None:
     with mounted(tmp_path / "folder/below") as below:
         (below / "a").write_text("a")
         asked = [
@@ -136,7 +140,9 @@ async def test_read_only(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> 
             await stage.create(shared_pod, mounts=[mount(tmp_path, recursive_read_only=True, **wrong)])
 
 
-async def test_propagation(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_propagation_follows_the_host_and_bidirectional_is_refused(
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
+) -> None:
     with mounted(tmp_path / "folder") as folder:
         asked = [mount(folder, propagation=FOLLOW), mount(folder, "/w")]
         container = await stage.started(shared_pod, mounts=asked)
@@ -168,7 +174,7 @@ async def test_invalid_mounts_sockets_and_devices_are_refused(
         await stage.create(shared_pod, devices=[device])
 
 
-async def test_many(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_fifty_mounts_each_show_their_file(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / f"{number}").write_text(f"{number} ")
     asked = [mount(tmp_path / f"{number}", f"/many/{number}") for number in range(50)]

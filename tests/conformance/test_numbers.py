@@ -61,7 +61,7 @@ async def test_events_of_a_pods_life(stage: SuiteStage) -> None:
     assert [one.created_at for one in seen] == sorted(one.created_at for one in seen)
 
 
-async def test_statistics_of_containers(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_container_statistics_count_use_and_select_by_label(stage: SuiteStage, shared_pod: Pod) -> None:
     labels = {"set": "stats"}
     limit = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
     container = await busy(stage, shared_pod, labels=labels, linux=linux(limit))
@@ -88,7 +88,7 @@ async def test_statistics_of_containers(stage: SuiteStage, shared_pod: Pod) -> N
     assert len(streamed) == len(found.stats) == 2
 
 
-async def test_statistics_of_pods(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_pod_statistics_grow_with_use(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await busy(stage, shared_pod)
     request = cri.PodSandboxStatsRequest(pod_sandbox_id=shared_pod.id)
     before = (await stage.runtime.PodSandboxStats(request, timeout=PATIENCE)).stats.linux
@@ -114,7 +114,7 @@ async def test_statistics_of_pods(stage: SuiteStage, shared_pod: Pod) -> None:
     assert [item.attributes.id for item in found.stats] == streamed == [shared_pod.id]
 
 
-async def test_metrics(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_metrics_have_described_labels_and_plausible_values(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await busy(stage, shared_pod)
     described = await stage.runtime.ListMetricDescriptors(
         cri.ListMetricDescriptorsRequest(), timeout=PATIENCE

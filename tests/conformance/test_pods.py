@@ -34,7 +34,7 @@ async def status(stage: SuiteStage, pod_id: str, *, verbose: bool = False) -> cr
     return reply
 
 
-async def test_a_pods_life(stage: SuiteStage) -> None:
+async def test_status_follows_a_pod_from_run_to_remove(stage: SuiteStage) -> None:
     begun = time.time_ns()
     labels, notes = {"app": "web"}, {"example.com/note": "kept\tas it is"}
     pod = await stage.run_pod("life", labels=labels, annotations=notes)
@@ -83,7 +83,7 @@ async def test_a_request_made_again_is_refused_with_the_first_ones_id(stage: Sui
             assert second.id != first.id
 
 
-async def test_filters(stage: SuiteStage) -> None:
+async def test_pods_are_listed_by_each_filter(stage: SuiteStage) -> None:
     async with (
         stage.pod("one", labels={"set": "both", "name": "one"}) as one,
         stage.pod("two", labels={"set": "both"}) as two,
@@ -131,7 +131,7 @@ async def test_invalid_pod_is_refused(stage: SuiteStage) -> None:
         await stage.run_pod("", metadata=cri.PodSandboxMetadata())
 
 
-async def test_names_and_parents(stage: SuiteStage) -> None:
+async def test_dns_and_host_name_are_the_pods(stage: SuiteStage) -> None:
     """DNS and the host name are the pod's; a control group of the host is taken note of only."""
     dns = cri.DNSConfig(servers=["10.96.0.10"], searches=["svc.test"], options=["ndots:5"])
     linux = cri.LinuxPodSandboxConfig(cgroup_parent="/kubepods/burstable/pod1")

@@ -22,13 +22,13 @@ SOON = 8.0
 """Seconds: less than any call to protectd may take."""
 
 
-async def test_version(stage: SuiteStage) -> None:
+async def test_version_names_xenpod_and_the_api(stage: SuiteStage) -> None:
     reply = await stage.runtime.Version(cri.VersionRequest(), timeout=PATIENCE)
     assert (reply.version, reply.runtime_name, reply.runtime_api_version) == ("0.1.0", "xenpod", "v1")
     assert reply.runtime_version
 
 
-async def test_status(stage: SuiteStage) -> None:
+async def test_status_is_ready_and_verbose_shows_details(stage: SuiteStage) -> None:
     reply = await stage.runtime.Status(cri.StatusRequest(), timeout=PATIENCE)
     said = {one.type: one.status for one in reply.status.conditions}
     del said["HostPrepared"]  # true of a prepared host
@@ -48,7 +48,7 @@ async def test_status(stage: SuiteStage) -> None:
     assert toolstack["capabilities"]["pv"] is True
 
 
-async def test_configurations(stage: SuiteStage) -> None:
+async def test_pod_cidr_is_taken_and_invalid_cidr_refused(stage: SuiteStage) -> None:
     reply = await stage.runtime.RuntimeConfig(cri.RuntimeConfigRequest(), timeout=PATIENCE)
     assert reply.linux.cgroup_driver in (cri.SYSTEMD, cri.CGROUPFS)
     network = cri.NetworkConfig(pod_cidr="10.99.0.0/24")
@@ -69,7 +69,7 @@ async def test_a_checkpoint_is_refused_with_its_reason(stage: SuiteStage, shared
         await stage.runtime.CheckpointContainer(request, timeout=PATIENCE)
 
 
-async def test_images(stage: SuiteStage) -> None:
+async def test_pulled_image_is_listed_streamed_and_counted(stage: SuiteStage) -> None:
     images = stage.client.image
     spec = cri.ImageSpec(image=IMAGE)
     found = await images.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=PATIENCE)

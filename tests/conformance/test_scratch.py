@@ -57,7 +57,9 @@ async def layer(stage: SuiteStage, container: str) -> Any:
     return (await stage.runtime.ContainerStats(request, timeout=PATIENCE)).stats.writable_layer
 
 
-async def test_limits_hold(stage: SuiteStage, pod: Pod, tmp_path: Path) -> None:
+async def test_writes_stop_at_limits_of_layer_and_empty_dir(
+    stage: SuiteStage, pod: Pod, tmp_path: Path
+) -> None:
     named: dict[str, Any] = {"metadata": cri.ContainerMetadata(name="web")}
     web = await stage.started(pod, mounts=[empty_dir(tmp_path, "cache")], **named)
     assert 7.6 * MIB <= await fill(stage, web, "/big") <= 8 * MIB
@@ -85,7 +87,7 @@ async def test_more_than_memory_and_back(stage: SuiteStage, pod: Pod) -> None:
     await until(lambda: file.stat().st_blocks * 512 < 64 * MIB, PATIENCE)
 
 
-async def test_annotations(stage: SuiteStage) -> None:
+async def test_wrong_scratch_annotations_are_refused(stage: SuiteStage) -> None:
     for value in ("web", "web=", "web=8Mi,web=1Mi", "web=-1", "We b=1Mi", "=1Mi", "a=1Mi," * 300):
         with refused("INVALID_ARGUMENT", EMPTY_DIRS):
             await stage.run_pod("wrong", handler="scratch", annotations={EMPTY_DIRS: value})

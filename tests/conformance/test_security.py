@@ -37,7 +37,7 @@ def profile(folder: Path, *names: str) -> cri.SecurityProfile:
     return cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref=str(path))
 
 
-async def test_users_and_groups(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_users_and_groups_are_set_and_unknown_user_refused(stage: SuiteStage, shared_pod: Pod) -> None:
     numbers = linux(run_as_user=number(1234), run_as_group=number(2345), supplemental_groups=[77])
     container = await stage.started(shared_pod, linux=numbers)
     assert await stage.output(container, "id -u; id -g; id -G") == "1234\n2345\n2345 77"
@@ -57,7 +57,7 @@ async def test_users_and_groups(stage: SuiteStage, shared_pod: Pod) -> None:
         await stage.create(shared_pod, linux=linux(run_as_username="nobody-knows"))
 
 
-async def test_home_of_users(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_home_comes_from_passwd_unless_set(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     """From the image's passwd; "/" for an unknown user, unless a mount brings another passwd."""
     mounted = tmp_path / "passwd"
     mounted.write_text("late:x:1234:1234::/late:/bin/sh\n")
@@ -81,7 +81,9 @@ async def test_home_of_users(stage: SuiteStage, shared_pod: Pod, tmp_path: Path)
         assert await stage.logged(container, "HOME") == [f"stdout F HOME={home}"], (user, fields)
 
 
-async def test_capabilities(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_capabilities_are_the_defaults_with_requested_changes(
+    stage: SuiteStage, shared_pod: Pod
+) -> None:
     chown, net_admin, bind = 1 << 0, 1 << 12, 1 << 10
     plain = (await caps(stage, await stage.started(shared_pod)))["CapEff"]
     assert plain & chown and not plain & net_admin
@@ -125,7 +127,9 @@ async def test_masked_and_read_only_paths(stage: SuiteStage, shared_pod: Pod) ->
     assert code != 0 and "Read-only" in text
 
 
-async def test_seccomp(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_seccomp_profile_applies_and_missing_profile_is_refused(
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
+) -> None:
     default = await stage.started(shared_pod, linux=linux(seccomp=cri.SecurityProfile()))
     assert "Seccomp:\t2" in await stage.output(default, "cat /proc/1/status")
     code, text = await stage.says(default, "unshare -U true")
@@ -194,7 +198,7 @@ async def test_namespaces_of_the_host(stage: SuiteStage, shared_pod: Pod) -> Non
             await stage.tidy()
 
 
-async def test_labels_without_selinux(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_selinux_labels_without_selinux_have_no_effect(stage: SuiteStage, shared_pod: Pod) -> None:
     """Labels have no effect if the zone's kernel has no SELinux, as in other runtimes."""
     label = cri.SELinuxOption(user="u", role="r", type="container_t", level="s0:c1,c2")
     container = await stage.started(shared_pod, linux=linux(selinux_options=label))
@@ -261,7 +265,7 @@ async def test_low_ports_and_ping_are_free_for_every_user(stage: SuiteStage, sha
     assert shown.split() == ["0", "2147483647"]
 
 
-async def test_low_ports_and_ping_that_a_pod_restricts(stage: SuiteStage) -> None:
+async def test_pod_can_restrict_low_ports_and_ping(stage: SuiteStage) -> None:
     sysctls = {"net.ipv4.ip_unprivileged_port_start": "82", "net.ipv4.ping_group_range": "1 0"}
     async with stage.pod("strict", linux=cri.LinuxPodSandboxConfig(sysctls=sysctls)) as pod:
         nothing = cri.Capability(drop_capabilities=["ALL"])
@@ -294,7 +298,9 @@ async def test_huge_pages_unknown_device_and_host_network_are_refused_by_name(
         await stage.create(shared_pod, linux=linux(namespace_options=options))
 
 
-async def test_environment_and_folder(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_environment_and_working_directory_reach_the_container(
+    stage: SuiteStage, shared_pod: Pod
+) -> None:
     envs = [cri.KeyValue(key="GREETING", value=b"good morning")]
     container = await stage.started(shared_pod, envs=envs, working_dir="/var")
     assert await stage.output(container, "pwd; echo $GREETING; echo $FROM_IMAGE") == "/var\ngood morning\nyes"

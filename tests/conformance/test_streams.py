@@ -111,7 +111,9 @@ async def forward_url(stage: SuiteStage, pod: Pod) -> str:
 
 
 @both_transports
-async def test_an_exec(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
+async def test_exec_streams_are_separate_and_exit_code_is_returned(
+    stage: SuiteStage, shared_pod: Pod, transport: str
+) -> None:
     """Streams apart, input with an end of its own, the exit code in a v1.Status."""
     container = await stage.started(shared_pod)
     url = await exec_url(stage, container, "cat; echo err >&2; exit 7", stdin=True)
@@ -130,7 +132,9 @@ async def test_an_exec(stage: SuiteStage, shared_pod: Pod, transport: str) -> No
 
 
 @both_transports
-async def test_a_terminal(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
+async def test_terminal_is_resized_and_returns_the_exit_code(
+    stage: SuiteStage, shared_pod: Pod, transport: str
+) -> None:
     container = await stage.started(shared_pod)
     url = await exec_url(stage, container, "exec sh", stdin=True, tty=True)
     client = await streams(transport, url, "stdin", "stdout", "resize")
@@ -190,7 +194,9 @@ async def test_process_of_an_exec_ends_with_its_client(
 
 
 @both_transports
-async def test_attach(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
+async def test_program_and_log_continue_after_attach_ends(
+    stage: SuiteStage, shared_pod: Pod, transport: str
+) -> None:
     """The attach ends with its client, the program does not; the log has the output too."""
     container = await stage.started(shared_pod, command=["sh"], stdin=True)
     request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, stderr=True)

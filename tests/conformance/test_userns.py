@@ -117,7 +117,7 @@ def source(tmp_path: Path) -> Iterator[DiskSource]:
         yield source
 
 
-async def test_volumes(stage: SuiteStage, source: DiskSource) -> None:
+async def test_owners_of_mapped_volumes_are_the_pods(stage: SuiteStage, source: DiskSource) -> None:
     """Owners of mapped mounts are the pod's; without mappings they are nobody."""
     folder = source.path
     folder.chmod(0o755)

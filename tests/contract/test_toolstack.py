@@ -232,7 +232,7 @@ async def test_an_unknown_label_is_refused(stage: Stage) -> None:
     assert await stage.info(wanted.uuid) is None
 
 
-async def test_many_at_once(stage: Stage) -> None:
+async def test_domains_made_many_at_once_are_distinct_and_reachable(stage: Stage) -> None:
     agents = await asyncio.gather(*(stage.boot(interfaces=1) for _ in range(stage.many)))
     assert len({agent.domain for agent in agents}) == stage.many
     facts = await asyncio.gather(*(agent.call(get_facts=pb.GetFacts()) for agent in agents))

@@ -23,12 +23,12 @@ PROPERTIES: tuple[Callable[..., None], ...] = (
     manifests.test_any_document_is_read_or_refused,
     documents.test_mangled_documents_are_read_or_refused,
     documents.test_any_image_configuration_can_be_listed,
-    documents.test_mangled_hosts_files,
+    documents.test_mangled_hosts_file_is_read_or_refused,
     exchange.test_any_answer_of_a_worker_is_a_value_or_a_fault,
     exchange.test_any_answer_to_a_question_is_bytes_or_a_fault,
     exchange.test_facts_of_any_bytes_are_values_or_refused,
 )
-_WITH_FOLDER = documents.test_mangled_hosts_files
+_WITH_FOLDER = documents.test_mangled_hosts_file_is_read_or_refused
 
 
 def main(seconds: float) -> None:

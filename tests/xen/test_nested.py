@@ -79,7 +79,7 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
 def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
     """The suites of this run, without deselected suites."""
     names = {item.name for item in items}
-    return [suite for suite in SUITES if f"test_in_dom0[{suite.name}]" in names]
+    return [suite for suite in SUITES if f"test_suite_passes_in_dom0[{suite.name}]" in names]
 
 
 def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
@@ -99,7 +99,7 @@ def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
-def test_in_dom0(suite: Suite, runs: dict[str, Runs]) -> None:
+def test_suite_passes_in_dom0(suite: Suite, runs: dict[str, Runs]) -> None:
     results, outcome = runs[suite.name].results, runs[suite.name].outcome
     status = results / f"{suite.name}.status"
     if status.exists() and status.read_text() == "0":

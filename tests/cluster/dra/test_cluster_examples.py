@@ -104,7 +104,7 @@ async def test_a_selector_in_cel(driver: Driver) -> None:
     assert await reserved(driver) == [256]
 
 
-async def test_prioritized_alternatives(driver: Driver) -> None:
+async def test_first_alternative_with_enough_memory_is_chosen(driver: Driver) -> None:
     """The first that fits: the second, where the first is more than the node has."""
 
     def alternatives(*sizes: str) -> dict[str, object]:

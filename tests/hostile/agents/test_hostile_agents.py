@@ -102,7 +102,7 @@ async def test_impossible_greeting_ends_its_zone(honest: Zones, stack: ExitStack
 
 
 @pytest.mark.parametrize("attack", ["half a greeting", "half a frame", "half closed", "silent"])
-async def test_agent_that_answers_by_half_delays_its_zone_alone(
+async def test_agent_with_half_an_answer_delays_its_zone_alone(
     honest: Zones, stack: ExitStack, attack: str
 ) -> None:
     """Each verb ends at its deadline, or at once; calls to other zones do not wait."""

@@ -276,7 +276,7 @@ async def test_conversions_of_one_registrys_images_leave_some_to_the_others(
 
 
 @needs_converter
-async def test_a_filesystem_that_waits_in_anothers_queue_is_built_at_once(
+async def test_filesystem_waiting_in_a_hostile_queue_is_built_at_once(
     tmp_path: Path, held: _Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hostile registry has the honest image, too, and its own share of conversions is used up."""
@@ -301,7 +301,7 @@ async def test_a_filesystem_that_waits_in_anothers_queue_is_built_at_once(
             await bad
 
 
-async def test_the_error_that_a_caller_gets_names_its_own_registry(tmp_path: Path, held: _Held) -> None:
+async def test_error_of_a_pull_names_its_own_registry(tmp_path: Path, held: _Held) -> None:
     held.release()
     with _registries(IMAGE, held) as registries:
         for registry in registries:

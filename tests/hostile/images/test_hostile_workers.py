@@ -140,7 +140,7 @@ async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
     assert _workers() == []
 
 
-async def test_too_much_cpu_time(tmp_path: Path) -> None:
+async def test_layer_beyond_its_cpu_time_ends_its_pull_alone(tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state", cpu_seconds=1)) as manager:
         with pytest.raises(Oversized, match=r"more than 1 s of CPU time.*images\.limits\.cpu_seconds"):
@@ -148,7 +148,7 @@ async def test_too_much_cpu_time(tmp_path: Path) -> None:
         await _goes_on(manager, tmp_path)
 
 
-async def test_too_much_memory(tmp_path: Path) -> None:
+async def test_layer_beyond_its_memory_limit_ends_its_pull_alone(tmp_path: Path) -> None:
     """Memory outside of the layer's limits."""
     info = tarfile.TarInfo("etc/passwd")
     info.size = 1 << 30
@@ -254,7 +254,7 @@ async def test_workers_and_the_converter_have_no_rights(tmp_path: Path) -> None:
         assert image.stat().st_uid == 0
 
 
-async def test_converter_that_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_converter_unable_to_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin/tar2sqfs"
     tool.write_text("#!/bin/sh\nexit 0\n")

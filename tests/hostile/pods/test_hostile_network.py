@@ -270,7 +270,7 @@ async def test_frames_too_short_for_a_check_are_dropped(wire: Wire, size: int) -
 
 
 @pytest.mark.parametrize("wire", [False], indirect=True)
-async def test_gateway_may_send_the_frames_that_pods_may_not(wire: Wire) -> None:
+async def test_gateway_may_send_frames_forbidden_to_pods(wire: Wire) -> None:
     assert all([await wire.out(frame) for name, (_, frame) in _from_zone(wire.mac).items() if name != "VLAN"])
     assert await wire.into(ether(OTHER_MAC, wire.node_mac, b"\x08\x00", ip("10.77.0.1")))
 

@@ -270,7 +270,9 @@ def test_extended_attributes_under_way_have_a_bound(
     assert int(server.status("VmRSS").split()[0]) < MOST_KIB
 
 
-def test_huge_counts(server: ShareServer, client: NinePClient, volume: int) -> None:
+def test_huge_counts_are_bounded_or_end_the_session(
+    server: ShareServer, client: NinePClient, volume: int
+) -> None:
     client.create(client.walk(volume, to=800), "big")
     client.setattr(800, 8, size=1 << 30)
     got = client.read(800, 0, 0xFFFFFFFF)

@@ -108,7 +108,7 @@ async def test_open_directory_of_namespaces_is_unmounted_with_the_last_pod(place
         os.close(looking)
 
 
-async def test_many_at_once(place: Place) -> None:
+async def test_many_attachments_at_once_have_distinct_addresses(place: Place) -> None:
     attached = await asyncio.gather(*(place.network.attach(place.plan()) for _ in range(12)))
     assert len({address for each in attached for address in each.addresses}) == 12
     await asyncio.gather(*(place.network.detach(each) for each in attached))
@@ -120,7 +120,7 @@ async def test_del_without_add_succeeds(place: Place) -> None:
     assert place.names == []
 
 
-async def test_add_that_fails_half_way_is_undone_by_del(place: Place) -> None:
+async def test_add_failing_half_way_is_undone_by_del(place: Place) -> None:
     place.plugin("broken", '[ "$CNI_COMMAND" = DEL ] && exit 0; echo "no luck" >&2; exit 7')
     first = json.loads((place.folder / "net.d" / "10-xenpod.conflist").read_text())["plugins"][0]
     place.write(first, {"type": "broken"})
@@ -220,7 +220,7 @@ async def test_a_full_disk_is_told(place: Place, monkeypatch: pytest.MonkeyPatch
         await place.network.attach(place.plan())
 
 
-async def test_a_plugin_that_hangs_is_killed_with_its_children(place: Place) -> None:
+async def test_hanging_plugin_is_killed_with_its_children(place: Place) -> None:
     place.plugin(
         "slow", f'[ "$CNI_COMMAND" = DEL ] && exit 0\nsleep 1000 & echo $! >{place.folder}/child; wait'
     )

@@ -69,7 +69,7 @@ async def test_every_step_of_xenpod_cri_is_here() -> None:
 
 
 @killed_at(CRI_STEPS)
-async def test_xenpod_cri_killed(stage: Stage, step: str) -> None:
+async def test_verb_is_complete_or_undone_after_xenpod_cri_is_killed(stage: Stage, step: str) -> None:
     await _arm(stage, stage.node.daemon, step)
     await _killed_on_the_way(stage, stage.node.daemon)
 
@@ -85,7 +85,7 @@ async def test_xenpod_cri_killed_during_its_undo(stage: Stage, step: str) -> Non
 
 
 @killed_at(PROTECTD_STEPS)
-async def test_protectd_killed(stage: Stage, step: str) -> None:
+async def test_verb_is_complete_or_undone_after_protectd_is_killed(stage: Stage, step: str) -> None:
     await _arm(stage, stage.node.protectd.daemon, step)
     await _killed_on_the_way(stage, stage.node.protectd.daemon)
 

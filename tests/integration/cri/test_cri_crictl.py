@@ -176,7 +176,7 @@ async def test_numbers_of_containers_and_pods(crictl: Crictl) -> None:
     await crictl("rmp", "-f", pod[0])
 
 
-async def test_events_and_updates(crictl: Crictl) -> None:
+async def test_crictl_gets_each_event_across_an_update(crictl: Crictl) -> None:
     async with crictl.following("events", "-o", "json") as output:
         pod = await crictl.pod("heard")
         made = await crictl.started(pod, "sleep 100000")

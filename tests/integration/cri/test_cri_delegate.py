@@ -149,7 +149,9 @@ async def test_lies_spoil_nothing_of_a_zone(node: CriNode, other: OtherRuntime) 
 
 
 @pytest.mark.parametrize("how", ["our socket", "a link to our socket", "a xenpod"])
-async def test_ourselves_as_delegate(node: CriNode, other: OtherRuntime, how: str) -> None:
+async def test_delegate_leading_to_ourselves_ends_the_start(
+    node: CriNode, other: OtherRuntime, how: str
+) -> None:
     path = node.daemon.socket
     if how == "a link to our socket":
         path = node.folder / "link"

@@ -19,7 +19,7 @@ CREATED, STARTED = cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT
 STOPPED, DELETED = cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_DELETED_EVENT
 
 
-async def test_a_pods_life(stage: Stage) -> None:
+async def test_events_of_a_pods_life_arrive_in_order(stage: Stage) -> None:
     events = Events(stage.client)
     pod = await stage.client.run_pod("web")
     short = await stage.started(pod, "exit 3")

@@ -95,7 +95,9 @@ async def test_kernel_image_for_a_fake_zone_is_refused(
         assert bool(folders) == (name == HANDLED)
 
 
-async def test_the_table(node: CriNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_list_kernels_shows_chosen_and_broken_kernels(
+    node: CriNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = kernel_image(metadata=b"\x1b[2J nonsense")
     for number, (name, image) in enumerate({**IMAGES, "registry.example/x:1": broken}.items()):
         layout = write_layout(tmp_path / f"layout{number}", image, name)

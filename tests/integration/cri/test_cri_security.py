@@ -171,7 +171,7 @@ async def test_forking_processes_end_with_their_container(secured: Secured) -> N
     assert await secured.says(watcher, gone) == (0, "gone")
 
 
-async def test_capabilities_of_users(secured: Secured) -> None:
+async def test_ambient_capability_of_a_user_is_its_only_capability(secured: Secured) -> None:
     ambient = cri.Capability(drop_capabilities=["ALL"], add_ambient_capabilities=["NET_BIND_SERVICE"])
     container = await secured.started(run_as_user=cri.Int64Value(value=1000), capabilities=ambient)
     _, text = await secured.says(container, "grep Cap /proc/self/status")

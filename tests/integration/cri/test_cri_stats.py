@@ -106,7 +106,7 @@ async def answered(stage: Stage) -> dict[str, cri.LinuxPodSandboxStats]:
         return {}
 
 
-async def test_metrics(stage: Stage) -> None:
+async def test_metrics_of_a_busy_container_are_plausible(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     container = await stage.started(pod, BUSY)
     await ready(stage, container)

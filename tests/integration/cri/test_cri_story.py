@@ -139,7 +139,7 @@ async def test_exec_beyond_its_timeout_is_killed(stage: Stage, pod: Pod) -> None
 
 
 @pytest.mark.parametrize("seconds", [1, 3, 20, 0])
-async def test_an_exec_that_leaves_a_child_has_succeeded(stage: Stage, pod: Pod, seconds: int) -> None:
+async def test_exec_leaving_a_child_behind_has_succeeded(stage: Stage, pod: Pod, seconds: int) -> None:
     """The child holds the output open, whatever the timeout."""
     container = await stage.started(pod, "exec sleep 1000")
     command = ["sh", "-c", "sleep 1000 & echo started"]

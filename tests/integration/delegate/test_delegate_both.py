@@ -120,7 +120,7 @@ async def test_containers_of_the_host_see_the_hosts_kernel_and_zones_do_not_see_
     assert mixed.delegate.shims() and (await mixed.output(inside, "hostname")) == f"see-{ZONE}"
 
 
-async def test_logs_of_both(mixed: Mixed) -> None:
+async def test_logs_of_both_kinds_are_written_and_reopened(mixed: Mixed) -> None:
     for kind in KINDS:
         pod = await mixed.pod(f"log-{kind}", kind)
         container = await mixed.started(pod, f"echo said by {kind}; exec sleep 100000")
@@ -132,7 +132,7 @@ async def test_logs_of_both(mixed: Mixed) -> None:
         assert path.exists()
 
 
-async def test_changes_of_resources(mixed: Mixed) -> None:
+async def test_changed_memory_limit_is_shown_for_both_kinds(mixed: Mixed) -> None:
     for kind in KINDS:
         pod = await mixed.pod(f"limits-{kind}", kind)
         container = await mixed.started(pod)
@@ -149,7 +149,7 @@ async def has_resources(mixed: Mixed, container: str) -> bool:
     return bool((await mixed.direct.runtime.ContainerStatus(request)).status.HasField("resources"))
 
 
-async def test_statistics_of_both(mixed: Mixed) -> None:
+async def test_statistics_list_pods_of_both_kinds_once(mixed: Mixed) -> None:
     made = await two_of_each(mixed)
     pods, containers = ids(made)
 
@@ -175,7 +175,7 @@ async def test_statistics_of_both(mixed: Mixed) -> None:
         assert sorted(one.attributes.id for one in reply.stats) == ids(made, kind)[1]
 
 
-async def test_metrics_of_both(mixed: Mixed) -> None:
+async def test_metrics_list_pods_of_both_kinds_once(mixed: Mixed) -> None:
     made = await two_of_each(mixed)
     theirs = await can(mixed.direct.runtime.ListMetricDescriptors(cri.ListMetricDescriptorsRequest()))
 
@@ -190,7 +190,7 @@ async def test_metrics_of_both(mixed: Mixed) -> None:
     assert "container_cpu_usage_seconds_total" in names and len(names) == len(set(names))
 
 
-async def test_events_of_both(mixed: Mixed) -> None:
+async def test_events_of_both_kinds_arrive_once(mixed: Mixed) -> None:
     """A containerd before 1.7 has none: who asks hears that, and looks at lists instead."""
     reply = await mixed.direct.runtime.Version(cri.VersionRequest())
     if reply.runtime_version.lstrip("v").startswith(("1.5.", "1.6.")):
@@ -217,7 +217,7 @@ async def test_events_of_both(mixed: Mixed) -> None:
     assert sorted(seen) == sorted(expected)
 
 
-async def test_status_and_version(mixed: Mixed) -> None:
+async def test_status_joins_the_handlers_of_both_runtimes(mixed: Mixed) -> None:
     reply = await mixed.runtime.Status(cri.StatusRequest(verbose=True), timeout=PATIENCE)
     conditions = {one.type: one.status for one in reply.status.conditions}
     assert conditions["RuntimeReady"] and conditions["NetworkReady"]

@@ -45,7 +45,7 @@ async def of_each(mixed: Mixed, script: str, **fields: object) -> dict[str, tupl
     return made
 
 
-async def test_exec_sync(mixed: Mixed) -> None:
+async def test_exec_sync_returns_outputs_and_code_for_both_kinds(mixed: Mixed) -> None:
     for _, container in (await of_each(mixed, "exec sleep 100000")).values():
         reply = await mixed.client.exec(container, "sh", "-c", "echo out; echo err >&2; exit 7")
         assert (reply.exit_code, reply.stdout, reply.stderr) == (7, b"out\n", b"err\n")
@@ -67,7 +67,7 @@ async def test_urls_belong_to_the_runtime_of_the_container(mixed: Mixed) -> None
 
 
 @needs_crictl
-async def test_crictl_exec(mixed: Mixed) -> None:
+async def test_crictl_exec_passes_streams_and_code_for_both_kinds(mixed: Mixed) -> None:
     for _, container in (await of_each(mixed, "exec sleep 100000")).values():
         code, out, err = await run(mixed, "exec", container, "sh", "-c", "echo out; echo err >&2; exit 7")
         assert (code, out) == (1, b"out\n")
@@ -77,7 +77,7 @@ async def test_crictl_exec(mixed: Mixed) -> None:
 
 
 @needs_crictl
-async def test_crictl_attach(mixed: Mixed) -> None:
+async def test_crictl_attach_leaves_containers_of_both_kinds_running(mixed: Mixed) -> None:
     for kind, (_, container) in (await of_each(mixed, "exec sh", stdin=True)).items():
         line = mixed.crictl("attach", "-i", container)
         process = await asyncio.create_subprocess_exec(*line, stdin=PIPE, stdout=PIPE)
@@ -122,7 +122,7 @@ async def fetch(port: int) -> str:
 
 
 @needs_crictl
-async def test_crictl_port_forward(mixed: Mixed) -> None:
+async def test_crictl_port_forward_reaches_pods_of_both_kinds(mixed: Mixed) -> None:
     made = await of_each(mixed, SERVER)
     for kind, (pod, container) in made.items():
         await mixed.output(container, "until wget -q -O - 127.0.0.1:8080/index.html; do sleep 0.05; done")
@@ -131,7 +131,7 @@ async def test_crictl_port_forward(mixed: Mixed) -> None:
 
 
 @needs_crictl
-async def test_crictl_shows_both(mixed: Mixed) -> None:
+async def test_crictl_lists_inspects_and_removes_pods_of_both_kinds(mixed: Mixed) -> None:
     made = await of_each(mixed, "exec sleep 100000")
     pods, containers = [pod.id for pod, _ in made.values()], [one for _, one in made.values()]
     for command, expected in (("pods", pods), ("ps", containers)):

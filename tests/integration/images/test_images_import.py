@@ -55,7 +55,9 @@ def _packed(path: Path, how: str) -> Path:
 
 
 @pytest.mark.parametrize("how", ["directory", "archive", "gzip", "zstd"])
-async def test_a_layout(manager: ImageManager, tmp_path: Path, how: str) -> None:
+async def test_layout_of_each_packing_is_imported_under_its_name(
+    manager: ImageManager, tmp_path: Path, how: str
+) -> None:
     path = write_layout(tmp_path / "layout", IMAGE, "registry.example/team/app:v1")
     if how != "directory":
         path = _archive(path, tmp_path / "layout.tar")
@@ -225,7 +227,7 @@ async def test_other_compressions_are_named(
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
-async def test_a_bomb(tmp_path: Path, how: str) -> None:
+async def test_import_of_a_bomb_ends_at_the_limit(tmp_path: Path, how: str) -> None:
     """Import ends at the limit of the inflated size, and zeros take no space before."""
     most = 64 << 20
     archive = tarfile.TarInfo("zeros")

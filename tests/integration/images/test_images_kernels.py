@@ -158,7 +158,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-async def test_hostile_kernel_images(manager: ImageManager, tmp_path: Path, what: str) -> None:
+async def test_hostile_kernel_image_is_refused_with_the_cause(
+    manager: ImageManager, tmp_path: Path, what: str
+) -> None:
     made, cause = HOSTILE[what]
     layers = [made.tar()]
     if cause is None:

@@ -338,7 +338,7 @@ async def _protect(socket: Path, *arguments: str) -> int:
     return await asyncio.to_thread(main, ["image", *arguments, "--cri-socket", str(socket)])
 
 
-async def test_the_command(
+async def test_image_commands_work_from_import_to_removal(
     socket: Path, manager: ImageManager, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = write_layout(tmp_path / "layout", OTHER, "example.com/pinned/other:1")
@@ -399,7 +399,7 @@ async def test_a_password_comes_on_stdin(
     assert "cret" not in capsys.readouterr().out
 
 
-def test_bars() -> None:
+def test_pull_draws_a_bar_for_each_part() -> None:
     """On a terminal: a bar for each layer, and one for the filesystem."""
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     layers = [

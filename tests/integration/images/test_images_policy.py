@@ -64,7 +64,9 @@ def _verifier(directory: Path, name: str, script: str) -> Path:
         ({"allow": ("{host}/app:2", "docker.io/*")}, False),
     ],
 )
-async def test_names(tmp_path: Path, lists: dict[str, tuple[str, ...]], allowed: bool) -> None:
+async def test_name_patterns_allow_or_refuse_a_pull(
+    tmp_path: Path, lists: dict[str, tuple[str, ...]], allowed: bool
+) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         policy = {
             key: tuple(text.format(host=registry.netloc) for text in value) for key, value in lists.items()
@@ -147,7 +149,7 @@ async def test_unexecutable_verifier_fails_the_pull(tmp_path: Path) -> None:
                 await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
 
 
-async def test_directories_of_verifiers(tmp_path: Path) -> None:
+async def test_missing_or_overfull_verifier_directory_fails_the_pull(tmp_path: Path) -> None:
     empty, missing, full = tmp_path / "empty", tmp_path / "missing", tmp_path / "full"
     empty.mkdir()
     for number in range(MOST_VERIFIERS + 1):
@@ -201,7 +203,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-async def test_codes(tmp_path: Path) -> None:
+async def test_unverified_and_denied_pulls_have_different_codes(tmp_path: Path) -> None:
     """The kubelet tells these errors from others by the first words of an UNKNOWN."""
     directory = _verifier(tmp_path / "verifiers", "one", "echo not signed; exit 1")
     socket = tmp_path / "s"

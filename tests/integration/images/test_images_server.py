@@ -53,7 +53,7 @@ async def _code(call: Awaitable[object]) -> grpc.StatusCode:
     return caught.value.code()
 
 
-async def test_codes(calls: grpc.aio.Channel, tmp_path: Path) -> None:
+async def test_each_failure_of_a_pull_has_its_code(calls: grpc.aio.Channel, tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         assert await _code(_pull(calls, "no//name")) is grpc.StatusCode.INVALID_ARGUMENT
         assert await _code(_pull(calls, f"{registry.netloc}/app:2")) is grpc.StatusCode.NOT_FOUND
@@ -65,7 +65,7 @@ async def test_codes(calls: grpc.aio.Channel, tmp_path: Path) -> None:
         assert await _code(_pull(calls, f"{registry.netloc}/app:1")) is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_streamed_images(calls: grpc.aio.Channel, tmp_path: Path) -> None:
+async def test_images_are_streamed_and_filtered_by_name(calls: grpc.aio.Channel, tmp_path: Path) -> None:
     stub = runtime_pb2_grpc.ImageServiceStub(calls)
 
     async def streamed(wanted: str = "") -> list[str]:
@@ -80,7 +80,7 @@ async def test_streamed_images(calls: grpc.aio.Channel, tmp_path: Path) -> None:
     assert await streamed("example.com/other:1") == []
 
 
-async def test_an_import(calls: grpc.aio.Channel, tmp_path: Path) -> None:
+async def test_layout_is_imported_and_missing_path_refused(calls: grpc.aio.Channel, tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", IMAGE, "example.com/app:1")
     stub = images_pb2_grpc.ImagesStub(calls)
     answer = await stub.Import(images_pb2.ImportRequest(path=str(layout)))

@@ -128,7 +128,7 @@ async def test_a_long_log_is_whole(zones: Zones) -> None:
     assert zones.lines() == [f"stdout F {number}" for number in range(1, 200_001)]
 
 
-async def test_a_rotated_log(zones: Zones) -> None:
+async def test_log_continues_in_a_new_file_after_rotation(zones: Zones) -> None:
     await zones.create_zone()
     await zones.run("/bin/sh", "-c", "echo one; read x; echo two", stdin=True)
     await until(lambda: zones.log().stat().st_size > 0)
@@ -145,7 +145,7 @@ async def test_a_rotated_log(zones: Zones) -> None:
 # -- exec
 
 
-async def test_exec(zones: Zones) -> None:
+async def test_exec_passes_input_outputs_and_exit_code(zones: Zones) -> None:
     await zones.create_zone()
     await zones.run("/bin/sleep", "100")
     script = "cat; echo err >&2; exit 7"
@@ -154,7 +154,7 @@ async def test_exec(zones: Zones) -> None:
     assert code == 0 and stdout == b"".join(b"%d\n" % number for number in range(1, 300_001))
 
 
-async def test_exec_timeout(zones: Zones) -> None:
+async def test_late_exec_is_killed_at_its_timeout(zones: Zones) -> None:
     await zones.create_zone()
     await zones.run("/bin/sleep", "100")
     begin = time.monotonic()
@@ -201,7 +201,7 @@ async def _no_process(zones: Zones, name: str, count: int) -> None:
 # -- stats, watch, host
 
 
-async def test_stats(zones: Zones) -> None:
+async def test_stats_tell_busy_from_idle_workloads(zones: Zones) -> None:
     await zones.create_zone("z1")
     await zones.create_zone("z2")
     await zones.run("/bin/sh", "-c", "while :; do :; done", workload_id="busy", zone_id="z1")
@@ -217,7 +217,7 @@ async def test_stats(zones: Zones) -> None:
     assert rows["busy"].memory_usage_bytes > 0
 
 
-async def test_watch(zones: Zones) -> None:
+async def test_watch_shows_each_change_in_order(zones: Zones) -> None:
     await zones.create_zone("z1")
     call = zones.clients.host.Watch(pb.WatchRequest(), timeout=TIMEOUT)
     events = aiter(call)
@@ -242,7 +242,7 @@ async def test_watch(zones: Zones) -> None:
     call.cancel()
 
 
-async def test_host(zones: Zones) -> None:
+async def test_host_info_shows_toolstack_and_reserved_memory(zones: Zones) -> None:
     await zones.create_zone(resources=pb.ZoneResources(memory_bytes=512 * MIB))
     info = await zones.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)
     assert (info.toolstack, info.security_boundary, list(info.profiles)) == ("fake", False, ["default"])
@@ -254,7 +254,7 @@ async def test_host(zones: Zones) -> None:
 # -- refusals
 
 
-async def test_refusals(tmp_path: Path, busybox_image: Path) -> None:
+async def test_invalid_zones_and_workloads_are_refused(tmp_path: Path, busybox_image: Path) -> None:
     settings = {
         "memory": {"total": "600MiB"},
         "profiles": {"small": {"memory": "64MiB", "memory_max": "64MiB"}},

@@ -74,7 +74,7 @@ async def still_counts(zones: Zones) -> None:
 
 
 @killed_at(steps("zone-create", "fake-create"))
-async def test_create_zone(zones: Zones, step: str) -> None:
+async def test_killed_zone_create_is_complete_or_undone(zones: Zones, step: str) -> None:
     await witness(zones)
     await armed(zones, step)
     await killed(zones, zones.create_zone(scratch_bytes=1 << 26))
@@ -105,7 +105,9 @@ async def _only_the_witness(zones: Zones) -> None:
 
 
 @killed_at(steps("zone-connect"))
-async def test_connect_network(zones: Zones, step: str, netns: str) -> None:
+async def test_killed_network_connect_is_finished_by_the_next_start(
+    zones: Zones, step: str, netns: str
+) -> None:
     await witness(zones)
     await zones.create_zone(interfaces=1)
     await armed(zones, step)
@@ -121,7 +123,7 @@ async def test_connect_network(zones: Zones, step: str, netns: str) -> None:
 
 
 @killed_at(steps("workload-create"))
-async def test_create_workload(zones: Zones, step: str) -> None:
+async def test_killed_workload_create_is_complete_or_undone(zones: Zones, step: str) -> None:
     await witness(zones)
     await zones.create_zone()
     await armed(zones, step)
@@ -144,7 +146,7 @@ async def _nothing_of_w1(zones: Zones) -> None:
 
 
 @killed_at(steps("workload-start"))
-async def test_start_workload(zones: Zones, step: str) -> None:
+async def test_workload_runs_once_after_a_killed_start(zones: Zones, step: str) -> None:
     await witness(zones)
     await zones.create_zone()
     await zones.create(["/bin/sh", "-c", "echo hello; sleep 0.5; echo bye; exit 5"])
@@ -163,7 +165,7 @@ async def test_start_workload(zones: Zones, step: str) -> None:
 
 
 @killed_at(steps("workload-exit"))
-async def test_exit(zones: Zones, step: str) -> None:
+async def test_exit_code_and_log_survive_a_kill(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await armed(zones, step)
     await zones.create(["/bin/sh", "-c", "echo hello; exit 6"])
@@ -175,7 +177,7 @@ async def test_exit(zones: Zones, step: str) -> None:
 
 @killed_at(steps("workload-delete"))
 @pytest.mark.parametrize("runs", [True, False])
-async def test_delete_workload(zones: Zones, step: str, runs: bool) -> None:
+async def test_killed_workload_delete_leaves_nothing_but_the_log(zones: Zones, step: str, runs: bool) -> None:
     await witness(zones)
     await zones.create_zone()
     await zones.run("/bin/sh", "-c", "echo hello; sleep 100" if runs else "echo hello")
@@ -194,7 +196,7 @@ async def test_delete_workload(zones: Zones, step: str, runs: bool) -> None:
 
 
 @killed_at(steps("zone-destroy", "fake-destroy"))
-async def test_destroy_zone(zones: Zones, step: str) -> None:
+async def test_killed_zone_destroy_is_completed_after_the_restart(zones: Zones, step: str) -> None:
     await witness(zones)
     await zones.create_zone()
     await zones.run("/bin/sleep", "100")
@@ -214,7 +216,7 @@ async def until_ids(zones: Zones, ids: list[str]) -> None:
 
 
 @killed_at(["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])
-async def test_rates_of_disks(zones: Zones, step: str) -> None:
+async def test_disk_rates_hold_through_kills_and_for_new_disks(zones: Zones, step: str) -> None:
     """Held during the outage, and afterwards for the zone's new disks."""
     rates = pb.DiskRates(read_bytes=123 << 20)
     await zones.create_zone(disk_rates=rates)
@@ -262,7 +264,7 @@ def _rates(zones: Zones) -> dict[int, int]:
 
 
 @killed_at(["reconcile.loaded", "reconcile.shared", "resync.listed", "resync.joined", "reconcile.adopted"])
-async def test_restart(zones: Zones, step: str) -> None:
+async def test_workloads_survive_kills_during_adoption(zones: Zones, step: str) -> None:
     """Killed during the adoption, and again; running workloads do not notice."""
     await witness(zones)
     await zones.protectd.daemon.crash()
@@ -278,7 +280,7 @@ async def test_restart(zones: Zones, step: str) -> None:
 
 
 @killed_at(["reconcile.undone", "zone-destroy.recorded", "zone-destroy.domain-destroyed"])
-async def test_restart_while_undoing(zones: Zones, step: str) -> None:
+async def test_undo_is_completed_after_another_kill(zones: Zones, step: str) -> None:
     await witness(zones)
     await armed(zones, "zone-create.connected")
     with suppress(grpc.aio.AioRpcError):
@@ -295,7 +297,7 @@ async def test_restart_while_undoing(zones: Zones, step: str) -> None:
     await still_counts(zones)
 
 
-async def test_restart_while_burying(zones: Zones) -> None:
+async def test_workload_of_a_vanished_zone_ends_as_zone_destroyed(zones: Zones) -> None:
     """The zone is gone, as after a boot of the host."""
     zone = await zones.create_zone()
     await zones.run("/bin/sleep", "100")

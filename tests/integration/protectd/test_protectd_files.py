@@ -124,7 +124,7 @@ async def test_a_version_is_seen_as_a_whole(zones: Zones, files: AtomicFiles) ->
     assert said.splitlines()[-1] == "end" and "mixed" not in said
 
 
-async def test_modes_and_owners(zones: Zones, pod: PodFiles) -> None:
+async def test_copied_files_keep_their_modes_and_owners(zones: Zones, pod: PodFiles) -> None:
     files = pod.files("secret", "token", memory=True, mode=0o440)
     os.chown(files.path, 0, 77)
     files.path.chmod(0o3777)

@@ -118,7 +118,7 @@ async def test_socket_and_run_directory_are_open_to_their_owner_alone(zones: Zon
         ("toolstack =", "not TOML"),
     ],
 )
-async def test_a_wrong_configuration(tmp_path: Path, text: str, said: str) -> None:
+async def test_wrong_configuration_is_refused_with_its_path(tmp_path: Path, text: str, said: str) -> None:
     config = tmp_path / "protectd.toml"
     config.write_text(text)
     status, _, error = await program("protect", "--config", str(config))
@@ -133,7 +133,7 @@ async def test_reserve_of_all_memory_is_refused(tmp_path: Path) -> None:
     assert f"{protectd.daemon.config}: key 'memory.reserve': " in str(failed.value)
 
 
-async def test_no_configuration(tmp_path: Path) -> None:
+async def test_missing_configuration_ends_the_start(tmp_path: Path) -> None:
     status, _, error = await program("protect", "--config", str(tmp_path / "none.toml"))
     assert status == 2 and "no such file" in error
 
@@ -144,7 +144,7 @@ async def test_the_list_of_steps() -> None:
     assert {"zone-create.recorded", "workload-delete.forgotten", "zone-connect.spliced"} <= set(out.split())
 
 
-async def test_the_command(zones: Zones) -> None:
+async def test_protectctl_shows_and_destroys_a_zone(zones: Zones) -> None:
     await zones.create_zone(hostname="alpha")
     await zones.run("/bin/sleep", "100")
     socket = ("--socket", str(zones.protectd.daemon.socket))

@@ -62,7 +62,7 @@ async def resize(zones: Zones, wanted: pb.ZoneResources) -> pb.ResizeZoneRespons
     return answer
 
 
-async def test_up_and_down(zones: Zones) -> None:
+async def test_zone_grows_and_shrinks_to_each_requested_size(zones: Zones) -> None:
     await zones.create_zone(resources=BEGIN)
     for wanted in (MORE, LESS, BEGIN):
         asked = pb.ZoneResources(

@@ -92,7 +92,7 @@ async def test_volume_without_support_for_mapped_ids_is_refused(zones: Zones, tm
         subprocess.run(["umount", str(place)], check=True)
 
 
-async def test_image_volumes(zones: Zones, model: Path) -> None:
+async def test_image_volumes_are_readonly_and_share_a_disk_per_workload(zones: Zones, model: Path) -> None:
     """With and without a user namespace; the same image in two containers; the disks go with them."""
     await zones.create_zone(id_mapping=MAPPING)
     await zones.create_zone("z2")

@@ -69,7 +69,9 @@ async def works(zones: Zones) -> None:
         "workload-create.created",
     ],
 )
-async def test_create(zones: Zones, models: list[Path], step: str) -> None:
+async def test_killed_create_of_several_images_is_complete_or_undone(
+    zones: Zones, models: list[Path], step: str
+) -> None:
     await armed(zones, step)
     await killed(zones, create(zones, models))
     await connected(zones)
@@ -89,7 +91,9 @@ async def test_create(zones: Zones, models: list[Path], step: str) -> None:
         *(f"workload-delete.disk-detached:{number}" for number in (1, 2, 3)),
     ],
 )
-async def test_delete(zones: Zones, models: list[Path], step: str) -> None:
+async def test_killed_delete_detaches_all_disks_when_repeated(
+    zones: Zones, models: list[Path], step: str
+) -> None:
     await create(zones, models)
     await works(zones)
     assert len(attached(models)) == 2

@@ -82,7 +82,7 @@ async def test_directories_and_files_both_ways(zones: Zones, tmp_path: Path) -> 
     assert (await sh(zones, "cat /v2/a"))[1] == "from the host\n"
 
 
-async def test_read_only(zones: Zones, tmp_path: Path) -> None:
+async def test_readonly_volume_refuses_writes_whatever_the_options(zones: Zones, tmp_path: Path) -> None:
     (tmp_path / "folder/below").mkdir(parents=True)
     mounts.tmpfs(tmp_path / "folder/below", "size=64k")
     try:
@@ -197,7 +197,7 @@ async def test_every_end_lets_go(zones: Zones, source: DiskSource, end: str) -> 
     await source.freed()
 
 
-async def test_fifty_volumes(zones: Zones, tmp_path: Path) -> None:
+async def test_fifty_volumes_each_show_their_file(zones: Zones, tmp_path: Path) -> None:
     folders = [tmp_path / f"many/{number}" for number in range(50)]
     for folder in folders:
         folder.mkdir(parents=True)

@@ -44,7 +44,7 @@ def places(zones: Zones, zone: str = "z1") -> list[str]:
         "workload-create.created",
     ],
 )
-async def test_create(zones: Zones, source: DiskSource, step: str) -> None:
+async def test_killed_create_leaves_no_volume_behind(zones: Zones, source: DiskSource, step: str) -> None:
     await zones.create_zone()
     await armed(zones, step)
     await killed(zones, create(zones, source))
@@ -63,7 +63,7 @@ async def test_create(zones: Zones, source: DiskSource, step: str) -> None:
 
 
 @killed_at(["workload-exit.drained", "volumes.detached", "workload-exit.released", "workload-exit.recorded"])
-async def test_exit(zones: Zones, source: DiskSource, step: str) -> None:
+async def test_killed_exit_frees_the_volumes(zones: Zones, source: DiskSource, step: str) -> None:
     await zones.create_zone()
     await armed(zones, step)
     await create(zones, source, "exit 3")
@@ -88,7 +88,7 @@ async def test_unstarted_workload_is_deleted_despite_a_kill(
 
 
 @killed_at(["volumes.area-made", "zone-create.sharing", "zone-create.domain-created"])
-async def test_create_zone(zones: Zones, source: DiskSource, step: str) -> None:
+async def test_killed_zone_create_leaves_no_volume_area(zones: Zones, source: DiskSource, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.create_zone())
     await connected(zones)
@@ -110,7 +110,7 @@ async def test_create_zone(zones: Zones, source: DiskSource, step: str) -> None:
         "zone-destroy.files-removed",
     ],
 )
-async def test_destroy_zone(zones: Zones, source: DiskSource, step: str) -> None:
+async def test_killed_zone_destroy_leaves_no_mount(zones: Zones, source: DiskSource, step: str) -> None:
     await zones.create_zone()
     await create(zones, source)
     await zones.start()

@@ -74,7 +74,7 @@ async def streams(module_stage: Stage) -> AsyncIterator[Streams]:
     await module_stage.tidy()
 
 
-async def test_exec(streams: Streams, transport: str) -> None:
+async def test_exec_separates_streams_and_reports_the_exit_code(streams: Streams, transport: str) -> None:
     code, out, err = await streams.run(
         "exec", "--transport", transport, streams.main, "sh", "-c", "echo out; echo err >&2; exit 7"
     )
@@ -150,7 +150,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-async def test_a_terminal(streams: Streams, transport: str) -> None:
+async def test_terminal_is_resized_and_reports_the_exit_code(streams: Streams, transport: str) -> None:
     terminal = Terminal(streams.line("exec", "--transport", transport, "-it", streams.main, "sh"))
     try:
         await terminal.until("# ")
@@ -182,7 +182,7 @@ async def test_the_process_ends_with_its_client(streams: Streams, transport: str
     await until(ended)
 
 
-async def test_attach(streams: Streams, transport: str) -> None:
+async def test_container_runs_on_after_attach_is_killed(streams: Streams, transport: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *streams.line("attach", "--transport", transport, "-i", streams.reader), stdin=PIPE, stdout=PIPE
     )
@@ -244,7 +244,7 @@ async def forwarded(streams: Streams, transport: str) -> AsyncIterator[int]:
         await process.wait()
 
 
-async def test_port_forward(streams: Streams, transport: str) -> None:
+async def test_port_forward_carries_concurrent_and_large_transfers(streams: Streams, transport: str) -> None:
     """Three connections at once, then 100 MB through a single connection, from a program to save memory."""
     make = f"seq 1 100000000 | head -c {LARGE}"
     await streams.output(

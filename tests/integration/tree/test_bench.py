@@ -82,7 +82,7 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         assert all(seconds > 0 for step in side.values() for seconds in step)
 
 
-def test_percentiles() -> None:
+def test_percentiles_of_known_samples_are_exact() -> None:
     assert percentile([7.0], 95) == 7.0
     assert percentile([1.0, 2.0, 3.0], 50) == 2.0
     assert percentile(list(map(float, range(101))), 95) == 95.0

@@ -103,7 +103,7 @@ async def test_running_containers_have_ended_with_their_zone(kept: stored.Kept, 
         assert status.exit_code != 0 and status.finished_at >= status.created_at
 
 
-async def test_the_image_runs(node: CriNode, client: Client) -> None:
+async def test_image_of_the_earlier_release_runs_without_a_pull(node: CriNode, client: Client) -> None:
     """Without a pull: no registry is there."""
     config = stored.pod_config(node, "new")
     pod = await stored.run_pod(client, config)

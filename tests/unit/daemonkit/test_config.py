@@ -80,7 +80,7 @@ def test_every_type_is_read(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_absent_keys_get_their_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, 'name = "n"') == Config("n")
 
 
@@ -134,12 +134,12 @@ def test_a_folder_or_binary_is_invalid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "count"), [("0", 0), ("7B", 7), ("1 kB", 1000), ("1.5GiB", 3 << 29), ("2TiB", 2 << 40)]
 )
-def test_sizes(text: str, count: int) -> None:
+def test_sizes_are_parsed_as_bytes(text: str, count: int) -> None:
     assert size(text) == count
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1", 1.0), ("250ms", 0.25), ("2m", 120.0), ("1.5h", 5400.0)])
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed_as_seconds(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 

@@ -145,7 +145,9 @@ async def test_no_terminal_obeys_an_error(served: Path, capsys: pytest.CaptureFi
     assert error.count("\n") == 1 and error[:-1].isprintable() and r"says \x1b[2J\nprotect: all" in error
 
 
-async def test_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_missing_daemon_is_reported_with_its_socket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await protect("zone", "list", "--socket", str(tmp_path / "none.sock")) == 3
     assert f"nobody serves {tmp_path / 'none.sock'}" in capsys.readouterr().err
 

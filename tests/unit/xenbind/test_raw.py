@@ -46,7 +46,7 @@ def test_without_the_compiled_module() -> None:
 
 @needs_binding
 @no_xen
-def test_without_a_hypervisor() -> None:
+def test_calls_without_a_hypervisor_fail_with_a_hint() -> None:
     with pytest.raises(errors.XenError) as caught:
         Context()
     assert (caught.value.call, caught.value.code, caught.value.name) == ("libxl_ctx_alloc", -3, "FAIL")
@@ -68,7 +68,7 @@ async def test_the_toolstack_names_the_missing_part(tmp_path: Path) -> None:
 
 
 @needs_binding
-def test_errors_by_code() -> None:
+def test_error_class_and_text_follow_the_code() -> None:
     assert isinstance(errors.of("f", -21), errors.DomainNotFound)
     assert isinstance(errors.of("f", -17), errors.DeviceExists)
     assert str(errors.of("libxl_f", -3, "x", "one\ntwo\n")) == "libxl_f x: ERROR_FAIL (-3): one; two"

@@ -102,7 +102,9 @@ async def _finished(collector: Collector) -> bytes:
 
 
 @pytest.mark.parametrize("mode", Mode)
-async def test_the_whole_agent(zones: LibxlToolstack, image: Path, mode: Mode) -> None:
+async def test_agent_serves_every_request_until_power_off(
+    zones: LibxlToolstack, image: Path, mode: Mode
+) -> None:
     uuid = uuid4()
     environment = {"XENPOD_ZONE": "z1", "XENPOD_CHANNEL": "vchan"}
     spec = DomainSpec(uuid, domain_name("agent", uuid), 160 * MIB, 1, mode, 1, environment)

@@ -26,7 +26,7 @@ NO_DOMAIN = 30000
 PATIENCE = 240.0
 
 
-def test_physical_info(context: Context) -> None:
+def test_physical_info_describes_the_host(context: Context) -> None:
     info = physinfo.physinfo(context)
     assert info.version.startswith("Xen 4.")
     assert 0 < info.free_bytes < info.total_bytes
@@ -76,7 +76,7 @@ def test_watching_a_missing_domain(ends: Ends) -> None:
     assert told.get(timeout=PATIENCE) == DomainEnd(NO_DOMAIN, 3, None)
 
 
-def test_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None:
+def test_domain_is_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None:
     wanted = spec("mute")
     domid = domain.create_domain(context, domain_config(wanted, boot, "quiet"))
     found = next(info for info in domain.domains(context) if info.uuid == wanted.uuid)
@@ -126,7 +126,7 @@ def test_interfaces_have_backends(context: Context, create: Create) -> None:
     assert len(nic.nics(context, domid)) == 2
 
 
-def test_disks(context: Context, create: Create, block_device: str) -> None:
+def test_disks_are_listed_until_detached(context: Context, create: Create, block_device: str) -> None:
     domid = create("mute")
     wanted = disk.BlockDevice("xvda", block_device, True, NO_SCRIPT)
     backend = disk.attach_disk(context, domid, wanted)
@@ -144,7 +144,7 @@ def test_disks(context: Context, create: Create, block_device: str) -> None:
         disk.detach_disk(context, domid, "xvda")
 
 
-def test_xenstore() -> None:
+def test_xenstore_keeps_values_until_removed() -> None:
     with Xenstore() as store:
         store.write("/tool/xenpod-test/a", b"1\0\xff")
         assert store.read("/tool/xenpod-test/a") == b"1\0\xff"
@@ -169,7 +169,7 @@ def test_xenstore_does_not_make_removed_nodes_again() -> None:
         assert store.read("/tool/xenpod-test") is None
 
 
-def test_xenstore_watch() -> None:
+def test_xenstore_watch_reports_changes_until_unwatched() -> None:
     with Xenstore() as store:
         store.watch("/tool/xenpod-test", "mine")
         assert _next(store) == ("/tool/xenpod-test", "mine")

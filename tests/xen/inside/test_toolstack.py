@@ -222,7 +222,9 @@ async def test_a_backend_of_a_gone_domain_is_removed(
     await _released(image)
 
 
-async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+async def test_domain_takes_its_memory_and_excess_is_refused(
+    toolstack: LibxlToolstack, spec: MakeSpec
+) -> None:
     info = await toolstack.physical_info()
     with pytest.raises(Invalid, match=r"need \d+ MiB"):
         await toolstack.create(spec("mute", memory=16 * MIB))

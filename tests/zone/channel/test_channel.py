@@ -42,7 +42,7 @@ def alive(zone: Zone, name: str = "c1") -> None:
     client.close()
 
 
-def test_every_malformed_frame(zone: Zone, client: Client) -> None:
+def test_every_malformed_frame_closes_its_connection_alone(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     for golden in BAD:
         hostile = zone.connect()

@@ -92,7 +92,7 @@ def test_the_server_ends_first(zone: Zone, client: Client) -> None:
             gone(client)
 
 
-def test_nobody_listens(zone: Zone, client: Client) -> None:
+def test_dial_of_a_closed_port_is_refused(zone: Zone, client: Client) -> None:
     with pytest.raises(Failed, match="connection refused") as failed:
         dial(client, 81)
     assert failed.value.code == REFUSED

@@ -232,7 +232,9 @@ def _killed(zone: Zone, path: Path) -> int:
         assert child.returncode == -9
 
 
-async def test_figures(zone: Zone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_call_time_and_log_speed_are_printed(
+    zone: Zone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Prints the time of a call and the speed of a log; asserts no limits."""
     link = Link("z1", Dialled(zone), Owner())
     await link.open(60)

@@ -47,7 +47,7 @@ def test_a_container_passes_all_states_of_its_life(zone: Zone, client: Client) -
     assert "xenpod/containers" not in Path(f"/proc/{zone.pid}/mounts").read_text()
 
 
-def test_many_at_once(client: Client) -> None:
+def test_many_containers_at_once_each_end_with_their_output(client: Client) -> None:
     names = [f"c{n}" for n in range(12)]
     calls = [client.begin(create_container=creation(n, "sh", "-c", f"echo {n}; exit 3")) for n in names]
     streams = {

@@ -46,7 +46,7 @@ def test_a_request_without_a_process_is_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "x" * 65, "a b"])
-def test_file_names(client: Client, name: str) -> None:
+def test_file_with_an_invalid_name_is_refused(client: Client, name: str) -> None:
     request = creation("c1", "true")
     request.files.add(name=name, mode=0o600, content=b"x")
     assert refused(client, create_container=request) == INVALID

@@ -204,7 +204,7 @@ async def test_a_damaged_or_missing_layer_is_not_exported(
         assert not out.exists() and not list(tmp_path.glob(".out*"))
 
 
-async def test_layers_that_were_never_fetched_are_not_exported(
+async def test_layers_never_fetched_are_not_exported(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same contents compressed otherwise: the filesystems were present, no layer was fetched."""

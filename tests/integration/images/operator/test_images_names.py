@@ -75,7 +75,7 @@ async def _code(call: object) -> tuple[grpc.StatusCode, str]:
 
 
 @pytest.mark.parametrize("by", [APP, IMAGE.id, IMAGE.id[7:19], IMAGE.id[:15]])
-async def test_tag(node: Node, by: str) -> None:
+async def test_image_is_tagged_by_name_id_or_prefix(node: Node, by: str) -> None:
     answer = await node.images.Tag(pb.TagRequest(image=by, name="mine"))
     assert (answer.name, answer.taken_from) == ("docker.io/library/mine:latest", "")
     assert sorted(answer.image.tags) == ["docker.io/library/mine:latest", APP]
@@ -102,7 +102,7 @@ async def test_names_outlive_a_restart(tmp_path: Path) -> None:
         assert node.tags(IMAGE) == ("example.com/new:1",)
 
 
-async def test_a_tag_pins(node: Node) -> None:
+async def test_tag_under_a_pinned_name_pins_the_image(node: Node) -> None:
     answer = await node.images.Tag(pb.TagRequest(image=APP, name="example.com/pinned/app:1"))
     assert answer.image.pinned
     assert not (await node.images.Untag(pb.UntagRequest(name="example.com/pinned/app:1"))).image.pinned
@@ -195,7 +195,7 @@ async def test_filters_of_a_list(node: Node) -> None:
     assert code is grpc.StatusCode.INVALID_ARGUMENT and "there is no such filter, only reference" in text
 
 
-async def test_prune(node: Node) -> None:
+async def test_prune_removes_matching_images_but_not_held_or_pinned(node: Node) -> None:
     prune = node.images.Prune
     held = build([BASE, Layer().file("held").tar()])
     pinned = build([BASE, Layer().file("pinned").tar()])
@@ -225,7 +225,7 @@ async def test_prune_removes_tagged_images_by_a_filter(node: Node) -> None:
     assert [one.id for one in removed] == [OTHER.id]
 
 
-async def test_beginnings(node: Node) -> None:
+async def test_beginning_of_an_id_or_digest_finds_the_image(node: Node) -> None:
     by_digest = f"example.com/app@{digest(IMAGE.manifest)}"
     inspect = node.images.Inspect
     for text in (IMAGE.id[7:11], IMAGE.id[:20], by_digest, by_digest[: -64 + 12], by_digest[: -64 + 4]):

@@ -57,7 +57,7 @@ class _Counter:
     [(4, 2, 1, 2), (1, 8, 3, 3), (2, 4, 3, 6)],
     ids=["of one host", "of one image", "of two images"],
 )
-async def test_downloads_at_once(
+async def test_concurrent_downloads_reach_and_keep_the_limit(
     tmp_path: Path, images: int, layers: int, downloads: int, allowed: int
 ) -> None:
     counter = _Counter(allowed)

@@ -108,7 +108,7 @@ FAULTS: dict[str, tuple[dict[str, Answer], type[Fault], str]] = {
 
 
 @pytest.mark.parametrize(("answers", "fault", "words"), FAULTS.values(), ids=FAULTS.keys())
-async def test_a_lying_registry(
+async def test_pull_from_a_lying_registry_fails_without_remains(
     tmp_path: Path, answers: dict[str, Answer], fault: type[Fault], words: str
 ) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
@@ -138,7 +138,7 @@ def _hostile() -> dict[str, tuple[bytes, type[Fault]]]:
 
 
 @pytest.mark.parametrize("name", _hostile().keys())
-async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
+async def test_hostile_layer_fails_its_pull_without_remains(tmp_path: Path, name: str) -> None:
     data, fault = _hostile()[name]
     good = packed(Layer().file("ok", b"ok").tar())
     bomb = packed(Layer().file("zeros", bytes(64 << 20)).tar())
@@ -293,7 +293,7 @@ def _fill(path: Path) -> None:
 
 
 @pytest.mark.root
-async def test_a_full_disk(tmp_path: Path) -> None:
+async def test_pull_on_a_full_disk_fails_without_remains(tmp_path: Path) -> None:
     noise = build([packed(Layer().file("f", bytes(range(256)) * 40_000).tar(), "")])
     async with _small_disk(tmp_path, 6) as small:
         with LyingRegistry("app", "1", noise) as registry:
@@ -425,7 +425,7 @@ BASIC = "Basic " + base64.b64encode(b"user:se:cret").decode()
         "wrong registry token",
     ],
 )
-async def test_bearer_tokens(
+async def test_bearer_token_is_obtained_by_right_credentials_alone(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     credentials: Credentials,

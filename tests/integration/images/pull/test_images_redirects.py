@@ -126,7 +126,7 @@ async def test_realm_of_the_second_registry_on_a_private_address_is_not_asked(ma
 
 
 @pytest.mark.parametrize("token", ["the same", "a new one each time"])
-async def test_second_registry_that_accepts_no_token_ends_the_pull(manager: ImageManager, token: str) -> None:
+async def test_pull_ends_if_second_registry_accepts_no_token(manager: ImageManager, token: str) -> None:
     with registries(LAYER) as (first, second):
         ours, theirs = Guard(first, FIRST), Guard(second, SECOND)
 
@@ -142,7 +142,7 @@ async def test_second_registry_that_accepts_no_token_ends_the_pull(manager: Imag
         assert len(second.requests) < 20
 
 
-async def test_second_registry_that_wants_a_password_gets_none(manager: ImageManager) -> None:
+async def test_second_registry_asking_for_a_password_gets_none(manager: ImageManager) -> None:
     with registries(LAYER) as (first, second):
         second.answers[LAYER.replace("app", "other")] = status(401, WWW_Authenticate='Basic realm="x"')
         with pytest.raises(Denied, match=f"redirected to http://{second.netloc}: access is denied"):
@@ -159,7 +159,7 @@ async def test_refusal_names_the_second_registry(manager: ImageManager, code: in
         assert first.netloc in str(caught.value)
 
 
-async def test_chain_of_three_registries_that_each_want_a_token(manager: ImageManager) -> None:
+async def test_three_chained_registries_each_get_their_own_token(manager: ImageManager) -> None:
     with registries(LAYER) as (first, second), LyingRegistry("third", "1", IMAGE) as third:
         beyond = f"http://{third.netloc}{LAYER.replace('app', 'third')}"
         second.answers[LAYER.replace("app", "other")] = status(307, Location=beyond)

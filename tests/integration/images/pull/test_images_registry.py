@@ -129,7 +129,9 @@ async def test_an_index_is_followed_to_this_platform(manager: ImageManager, regi
         await _pull(manager, f"{registry.netloc}/multi/app@{digest(wrong.manifest)}")
 
 
-async def test_docker_schema_2(manager: ImageManager, registry: Registry) -> None:
+async def test_image_with_a_docker_schema_2_manifest_is_pulled(
+    manager: ImageManager, registry: Registry
+) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is not installed")
     registry.push("v2s2/from", "1", build([_small(b"docker")]))
@@ -142,7 +144,9 @@ async def test_docker_schema_2(manager: ImageManager, registry: Registry) -> Non
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd", ""])
-async def test_layer_compressions(manager: ImageManager, registry: Registry, how: str) -> None:
+async def test_layers_of_each_compression_are_pulled(
+    manager: ImageManager, registry: Registry, how: str
+) -> None:
     image = build([packed(_small(b"low"), how), packed(_small(f"high {how}".encode()), how)])
     registry.push(f"packed/{how or 'plain'}", "1", image)
     pulled = await _pull(manager, f"{registry.netloc}/packed/{how or 'plain'}:1")
@@ -186,7 +190,7 @@ async def test_a_mirror_with_a_corrupt_blob_is_passed_over(
             assert (await _pull(manager, "app:corrupt")).id == image.id
 
 
-async def test_override_path(tmp_path: Path, registry: Registry) -> None:
+async def test_override_path_of_a_server_is_used_unchanged(tmp_path: Path, registry: Registry) -> None:
     image = build([_small(b"override")])
     registry.push("sub/library/app", "1", image)
     (tmp_path / "certs.d/docker.io").mkdir(parents=True)
@@ -196,7 +200,9 @@ async def test_override_path(tmp_path: Path, registry: Registry) -> None:
         assert (await _pull(manager, "app:1")).id == image.id
 
 
-async def test_unknown_and_unreachable(manager: ImageManager, registry: Registry) -> None:
+async def test_unknown_image_and_unreachable_registry_fail_the_pull(
+    manager: ImageManager, registry: Registry
+) -> None:
     with pytest.raises(Missing):
         await _pull(manager, f"{registry.netloc}/no/such:1")
     with pytest.raises(Unreachable, match="Connection refused"):
@@ -328,7 +334,7 @@ def test_the_services_can_be_put_on_a_server(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-async def test_basic_auth(tmp_path: Path) -> None:
+async def test_basic_auth_needs_the_right_password_and_stores_none(tmp_path: Path) -> None:
     image = build([_small(b"private")])
     with registries.running(tmp_path) as opened:
         opened.push("private/app", "1", image)

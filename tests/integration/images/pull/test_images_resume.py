@@ -223,7 +223,7 @@ async def test_a_stall_in_the_middle_of_a_layer_is_gone_on_from(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wait", [lambda m: None, lambda m: m.pulls.drain()], ids=["stop", "drain"])
-async def test_caller_that_leaves_during_a_pause_ends_the_pull(
+async def test_caller_leaving_during_a_pause_ends_the_pull(
     tmp_path: Path, wait: Callable[[ImageManager], object]
 ) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:

@@ -113,7 +113,7 @@ async def test_https_to_something_else(tmp_path: Path) -> None:
         assert "https was spoken to a port that does not" in await _failure(tmp_path, netloc, "https")
 
 
-async def test_host_that_hangs_up_is_not_taken_for_tls(tmp_path: Path) -> None:
+async def test_host_hanging_up_is_not_taken_for_tls(tmp_path: Path) -> None:
     with _raw_server(lambda link: link.recv(1000) and None) as netloc:
         for folder, scheme in (("plain", ""), ("secure", "https")):
             said = await _failure(tmp_path / folder, netloc, scheme)

@@ -243,7 +243,7 @@ async def test_a_filesystem_of_two_images_is_rebuilt_once_for_both(tmp_path: Pat
             assert await _faults(manager, one) == await _faults(manager, two) == ()
 
 
-async def test_repair(tmp_path: Path) -> None:
+async def test_repair_fetches_damaged_layers_and_reports_missing_layers(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             image = await _pull(manager, registry)
@@ -332,7 +332,7 @@ async def test_image_with_another_cut_replaces_a_damaged_image(tmp_path: Path) -
             assert stems == {path.stem for path in mended.stack}
 
 
-async def test_damaged_image_that_is_removed_during_the_repair_stays_removed(tmp_path: Path) -> None:
+async def test_damaged_image_removed_during_the_repair_stays_removed(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             image = await _pull(manager, registry)
@@ -373,7 +373,9 @@ async def test_layer_with_an_io_error_is_damaged(tmp_path: Path, monkeypatch: py
             assert _asked(second) == [0]
 
 
-async def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_verify_command_reports_and_repairs_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     socket = tmp_path / "cri.sock"
 
     async def protect(*arguments: str) -> tuple[int, str]:

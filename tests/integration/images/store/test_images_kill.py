@@ -96,7 +96,9 @@ async def _next_start(state: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "every", [False, pytest.param(True, marks=[pytest.mark.further, pytest.mark.timeout(900)])]
 )
-async def test_killed_many_times(tmp_path: Path, victims: Victims, every: bool) -> None:
+async def test_many_kills_of_pulls_and_removals_leave_no_remains(
+    tmp_path: Path, victims: Victims, every: bool
+) -> None:
     """At steps, and at random moments; a single store for all kills: leaks would add up."""
     state = tmp_path / "state"
     with LyingRegistry("app", "1", IMAGE) as registry:

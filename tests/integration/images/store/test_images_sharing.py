@@ -277,7 +277,7 @@ async def test_a_layer_of_its_own_filesystem_is_inflated_once(tmp_path: Path, in
         assert list(manager.store.files.ingest.iterdir()) == []
 
 
-async def test_early_filesystem_that_does_not_fit_is_removed_before_the_rebuild(
+async def test_unfit_early_filesystem_is_removed_before_the_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or both would be on the disk at once."""

@@ -107,7 +107,7 @@ async def test_read_only_device_is_read_and_not_written(stage: Stage, device: Pa
 
 
 @pytest.mark.parametrize("way", ["plugin", "cdi", "annotation", "handler"])
-async def test_a_named_device(stage: Stage, device: Path, way: str) -> None:
+async def test_named_device_is_written_and_freed_with_its_pod(stage: Stage, device: Path, way: str) -> None:
     where = "/dev/xenpod/fast"
     handler = {"annotation": "asks", "handler": "disk"}.get(way, "")
     pod = await run_pod(stage, handler, devices=" fast " if way == "annotation" else "")

@@ -200,7 +200,7 @@ async def test_devices_of_the_zone_request_are_attached_until_the_zone_ends(
     assert is_free(device)
 
 
-async def test_over_a_restart(zones: Zones, device: Path) -> None:
+async def test_device_stays_with_its_zone_across_restarts(zones: Zones, device: Path) -> None:
     """Also across a kill: the container goes on writing, and nobody else gets the device."""
     wanted = [pb.WorkloadDevice(host_path=str(device), container_path="/dev/data")]
     await zones.run(oci_config=config("w1", "sleep 1000"), devices=wanted)

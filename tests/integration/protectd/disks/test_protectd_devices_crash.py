@@ -103,7 +103,9 @@ async def test_kill_while_a_workload_returns_a_device(zones: Zones, device: Path
 
 @pytest.mark.parametrize("name", ["fast", "card"])
 @killed_at(steps("device-attach"))
-async def test_an_attach(zones: Zones, device: Path, name: str, step: str) -> None:
+async def test_killed_attach_is_undone_unless_recorded(
+    zones: Zones, device: Path, name: str, step: str
+) -> None:
     """An attached and recorded device stays, also if the caller got no answer."""
     await armed(zones, step)
     await killed(zones, attach(zones, name))
@@ -115,7 +117,7 @@ async def test_an_attach(zones: Zones, device: Path, name: str, step: str) -> No
 
 @pytest.mark.parametrize("name", ["fast", "card"])
 @killed_at(steps("device-detach"))
-async def test_a_detach(zones: Zones, device: Path, name: str, step: str) -> None:
+async def test_killed_detach_frees_the_device(zones: Zones, device: Path, name: str, step: str) -> None:
     await attach(zones, name)
     await armed(zones, step)
     await killed(zones, detach(zones, name))

@@ -30,7 +30,7 @@ async def writes(zones: Zones) -> None:
 
 
 @killed_at(steps("zone-create", "scratch"))
-async def test_create(zones: Zones, step: str) -> None:
+async def test_killed_create_leaves_a_working_zone_or_no_disk(zones: Zones, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.create_zone(scratch_bytes=SIZE))
     if "z1" not in await alive(zones):
@@ -43,7 +43,7 @@ async def test_create(zones: Zones, step: str) -> None:
 
 
 @killed_at(steps("zone-destroy"))
-async def test_destroy(zones: Zones, step: str) -> None:
+async def test_killed_destroy_leaves_no_scratch_disk(zones: Zones, step: str) -> None:
     await zones.create_zone(scratch_bytes=SIZE)
     await writes(zones)
     await zones.delete()

@@ -62,7 +62,9 @@ async def only_the_other(zones: Zones) -> None:
 
 
 @killed_at(each_disk(steps("workload-create")))
-async def test_create(zones: Zones, layers: list[Path], step: str) -> None:
+async def test_killed_create_is_complete_or_undone_with_its_disks(
+    zones: Zones, layers: list[Path], step: str
+) -> None:
     await armed(zones, step)
     await killed(zones, create(zones, layers))
     await connected(zones)
@@ -77,7 +79,9 @@ async def test_create(zones: Zones, layers: list[Path], step: str) -> None:
 
 
 @killed_at(each_disk(steps("workload-delete")))
-async def test_delete(zones: Zones, layers: list[Path], step: str) -> None:
+async def test_killed_delete_is_completed_by_the_next_delete(
+    zones: Zones, layers: list[Path], step: str
+) -> None:
     await create(zones, layers)
     await works(zones)
     await armed(zones, step)

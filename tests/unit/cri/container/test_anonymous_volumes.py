@@ -85,7 +85,9 @@ async def test_mounts_of_every_container_win_over_volumes(tmp_path: Path) -> Non
         ([f"/{n:02}" + "x" * 1022 for n in range(64)], "their paths have 65600 bytes together"),
     ],
 )
-async def test_volume_that_cannot_be_is_refused(tmp_path: Path, volumes: Iterable[str], cause: str) -> None:
+async def test_impossible_volume_of_an_image_is_refused(
+    tmp_path: Path, volumes: Iterable[str], cause: str
+) -> None:
     async with rig(tmp_path, images=images(*volumes)) as node:
         pod = await node.pod()
         with pytest.raises(grpc.aio.AioRpcError) as raised:

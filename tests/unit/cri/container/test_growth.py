@@ -38,7 +38,7 @@ async def asked(folder: Path, handler: HandlerConfig, limit: Resources) -> pb.Cr
         return request
 
 
-async def test_a_handlers_headroom(tmp_path: Path) -> None:
+async def test_headroom_of_the_handler_reaches_the_zone_request(tmp_path: Path) -> None:
     request = await asked(tmp_path, GROWS, limited(100, 1500))
     made = request.resources
     overhead = node_config(tmp_path).zone.memory_overhead // MIB

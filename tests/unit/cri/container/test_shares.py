@@ -81,7 +81,7 @@ FREE = limited(0)
         (limited(2**60, 2), Resources(), [], (1, 102_400)),
     ],
 )
-def test_a_pods_share(
+def test_zone_share_follows_from_pod_and_containers(
     pod: Resources, overhead: Resources, containers: list[Resources], expected: tuple[int, int]
 ) -> None:
     linux = cri.LinuxPodSandboxConfig(resources=pod, overhead=overhead)

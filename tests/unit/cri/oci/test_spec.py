@@ -86,7 +86,7 @@ def _caps(**fields: list[str]) -> dict[str, Any]:
     return dict(capabilities(cri.Capability(**fields), frozenset(ALL)))
 
 
-def test_capabilities() -> None:
+def test_capabilities_follow_added_dropped_and_ambient_requests() -> None:
     plain = _caps()
     assert set(plain) == {"bounding", "effective", "permitted"}
     assert set(plain["bounding"]) == {f"CAP_{name}" for name in DEFAULT}
@@ -105,7 +105,7 @@ def test_capabilities() -> None:
     assert "CAP_NET_BIND_SERVICE" in ambient["permitted"]
 
 
-def test_resources() -> None:
+def test_resources_are_translated_and_unset_values_omitted() -> None:
     assert set(resources(cri.LinuxContainerResources(), 0)) == {"devices"}
     full = cri.LinuxContainerResources(
         cpu_shares=1, cpu_quota=-1, cpu_period=100_000, cpuset_cpus="0-1", cpuset_mems="0",

@@ -65,7 +65,9 @@ USERS: list[tuple[Security, str, User]] = [
 
 
 @pytest.mark.parametrize(("security", "image_user", "expected"), USERS)
-def test_users(security: Security, image_user: str, expected: User) -> None:
+def test_user_comes_from_security_context_or_image(
+    security: Security, image_user: str, expected: User
+) -> None:
     assert user(security, replace(IMAGE, user=image_user)) == expected
 
 
@@ -191,7 +193,7 @@ def test_an_image_and_its_process_show_the_same_uid(files: tuple[str, str], imag
 
 
 @given(passwd=st.text(max_size=300), group=st.text(max_size=300), name=st.text(max_size=20))
-def test_hostile_account_files(passwd: str, group: str, name: str) -> None:
+def test_hostile_account_files_give_valid_ids_or_refusal(passwd: str, group: str, name: str) -> None:
     try:
         found = user(Security(), replace(IMAGE, passwd=passwd, group=group, user=name))
     except Invalid:

@@ -45,7 +45,7 @@ class Lines:
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=40_000)), max_size=5))
-def test_any_lines(pairs: list[tuple[str, str]]) -> None:
+def test_rendered_lines_equal_their_encoded_messages(pairs: list[tuple[str, str]]) -> None:
     lines = [Line(key, name) for key, name in dict(pairs).items()]
     rendered = Rendered(Lines(lines), item)
     expected = cri.ListPodSandboxResponse(items=map(item, lines)).SerializeToString()

@@ -402,7 +402,7 @@ async def test_without_protectd_the_runtime_is_not_ready_and_reads_still_answer(
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_version_and_configuration(node: Rig) -> None:
+async def test_version_names_xenpod_and_the_api(node: Rig) -> None:
     reply = await node.cri.Version(cri.VersionRequest())
     assert (reply.runtime_name, reply.runtime_api_version) == ("xenpod", "v1") and reply.runtime_version
 

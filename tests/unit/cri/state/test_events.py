@@ -240,7 +240,7 @@ async def test_container_removed_while_its_pod_stops_and_its_exit_is_unknown_was
     assert states(found[0]) == {container: (cri.CONTAINER_EXITED, 137)}
 
 
-async def test_removal_of_a_container_that_survives_its_kill_fails_and_changes_nothing(
+async def test_failed_removal_of_a_surviving_container_changes_nothing(
     node: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stop, "_KILL_SECONDS", 0.1)
@@ -286,7 +286,7 @@ async def test_event_shows_the_records_at_the_change_even_if_the_store_is_slow()
     assert [one.sandbox for one in found] == [SANDBOX, SANDBOX]
 
 
-async def test_change_that_is_not_stored_causes_no_event() -> None:
+async def test_unstored_change_causes_no_event() -> None:
     store = SlowStore()
     sandboxes: Records[Sandbox] = Records("pod sandbox", SANDBOX_NEXT, store.save, store.delete)
     containers: Records[Container] = Records("container", CONTAINER_NEXT, store.save, store.delete)

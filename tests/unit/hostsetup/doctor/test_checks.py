@@ -43,7 +43,7 @@ def unsynchronized(host: ThrowAway) -> None:
     host.remove("has-chrony")
 
 
-def test_a_healthy_host(host: ThrowAway) -> None:
+def test_every_check_passes_on_a_healthy_host(host: ThrowAway) -> None:
     amiss = {name: one.says for name, one in host.results().items() if one.verdict is not CheckVerdict.OK}
     assert amiss == {}
     assert len(host.results()) >= 25

@@ -67,7 +67,7 @@ def test_a_file_of_several_names_counts_once() -> None:
         ("99999999999.5", 0xFFFFFFFF, losses.RANGE),
     ],
 )
-def test_times(said: str, seconds: int, lost: int) -> None:
+def test_times_are_clamped_to_whole_seconds_and_losses_noted(said: str, seconds: int, lost: int) -> None:
     tar = Layer().file("f", pax_headers={"mtime": said}).tar()
     (entry,) = tarstream.entries(PlainStream(iter([tar]), "layer"), 1 << 20, lambda _: None)
     assert (entry.mtime, entry.lost) == (seconds, lost)

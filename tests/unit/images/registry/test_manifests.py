@@ -87,7 +87,7 @@ def test_descriptors_without_content_are_refused(untrusted: object) -> None:
         manifests.descriptor(untrusted, "x")
 
 
-def test_bounds() -> None:
+def test_too_many_layers_or_manifests_are_refused() -> None:
     layers = [MANIFEST["layers"][0]] * 11
     with pytest.raises(Oversized):
         manifests.manifest(MANIFEST | {"layers": layers}, "x", 10)

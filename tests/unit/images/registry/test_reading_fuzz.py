@@ -219,7 +219,7 @@ x-a = ["b"]
 
 @MANY
 @given(st.data())
-def test_mangled_hosts_files(tmp_path: Path, data: st.DataObject) -> None:
+def test_mangled_hosts_file_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     (tmp_path / "r.example").mkdir(exist_ok=True)
     (tmp_path / "r.example/hosts.toml").write_bytes(_mangled(data, HOSTS))
     try:

@@ -241,7 +241,7 @@ def test_a_full_index_is_told_and_goes_on(store: ImageStore) -> None:
     assert store.images() == [] and _files(store) == set()
 
 
-def test_holds(store: ImageStore) -> None:
+def test_held_image_stays_until_its_last_release(store: ImageStore) -> None:
     image = _add(store, "one", ["base"], "docker.io/library/a:1")
     store.hold(image.id, "c1")
     store.hold(image.id, "c2")

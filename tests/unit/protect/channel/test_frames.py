@@ -82,7 +82,7 @@ def test_any_chunking_gives_the_same_frames(sent: list[Frame], cuts: list[int]) 
 
 
 @given(legal)
-def test_byte_by_byte(sent: Frame) -> None:
+def test_frame_arriving_byte_by_byte_is_decoded_whole(sent: Frame) -> None:
     decoder = FrameDecoder(Side.HOST)
     raw = encode(sent)[:400] if len(encode(sent)) > 400 else encode(sent)
     got: list[Frame] = []

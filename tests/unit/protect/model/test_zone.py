@@ -72,7 +72,7 @@ def test_an_exit_is_final() -> None:
     ("code", "oom", "reason"),
     [(0, False, w.Reason.COMPLETED), (1, False, w.Reason.ERROR), (137, True, w.Reason.OOM_KILLED)],
 )
-def test_reasons(code: int, oom: bool, reason: w.Reason) -> None:
+def test_reason_follows_exit_code_and_oom_kill(code: int, oom: bool, reason: w.Reason) -> None:
     assert w.WorkloadExit(code, oom, 0).reason is reason
 
 

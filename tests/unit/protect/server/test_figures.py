@@ -172,7 +172,7 @@ async def test_a_connection_without_a_caller_is_hung_up(node: Served) -> None:
     assert agent.faults == []
 
 
-async def test_nobody_listens(node: Served) -> None:
+async def test_dial_of_a_closed_port_is_refused(node: Served) -> None:
     node.agent().errors["dial"] = channel_pb2.Error(code=9, message="dial: port 80: connection refused")
     async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
         await Dialed(node).next()

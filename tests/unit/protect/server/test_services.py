@@ -191,9 +191,7 @@ async def test_a_possible_exit_code_is_kept(node: Served, code: int) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"), [(0, "Completed"), (1, "Error"), (143, "Error"), (137, "OOMKilled")]
 )
-async def test_oom_kill_that_an_agent_reports_ends_only_a_workload_killed_by_sigkill(
-    node: Served, code: int, reason: str
-) -> None:
+async def test_reported_oom_kill_counts_only_with_sigkill(node: Served, code: int, reason: str) -> None:
     """Agents of 0.1.0 also report OOM kills of other processes of the container."""
     await node.create_zone()
     await node.create()

@@ -314,7 +314,7 @@ async def test_cancelled_while_the_disk_is_full(tmp_path: Path) -> None:
     assert read_log(path)["stdout"] == b"x" * 1000 + b"\n"
 
 
-async def test_live_readers(tmp_path: Path) -> None:
+async def test_live_reader_gets_output_after_its_subscription(tmp_path: Path) -> None:
     log = await WorkloadLog.open("", tmp_path / "j")
     await log.stdout.write(b"before\n")
     reader = log.subscribe()

@@ -320,7 +320,9 @@ async def test_a_restart_finishes_a_connect(tmp_path: Path, toolstack: MemoryToo
         ("x" * 40, "x" * 32),
     ],
 )
-async def test_names_of_domains(tmp_path: Path, toolstack: MemoryToolstack, name: str, readable: str) -> None:
+async def test_domain_name_is_readable_and_unique(
+    tmp_path: Path, toolstack: MemoryToolstack, name: str, readable: str
+) -> None:
     """Readable, safe in paths and command lines, and unique."""
     async with running(tmp_path, toolstack) as protectd:
         zone = await protectd.launcher.launch(replace(zone_spec(), name=name))

@@ -309,7 +309,7 @@ async def test_a_foreign_runtime_is_refused(
     assert (status, err) == (1, "protect: status: no protectd [UNAVAILABLE]\n")
 
 
-def test_nobody_serves(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_daemon_is_named_with_a_hint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, _, err = generate(capsys, "--cri-socket", str(tmp_path / "cri.sock"))
     assert (status, err) == (
         3,

@@ -82,7 +82,7 @@ async def test_devices_are_listed(
     assert len(json.loads(capsys.readouterr().out)["devices"]) == 4
 
 
-async def test_attach_and_detach(
+async def test_attach_and_detach_report_success_and_refusals(
     served: tuple[Devices, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     devices, to = served

@@ -50,7 +50,7 @@ async def test_reservations_are_made_shown_and_removed(
         assert shown[:6] == ["uid-7", "default/web-zone", "504", "MiB", "8", "MiB"]
 
 
-def test_sizes() -> None:
+def test_sizes_are_parsed_and_wrong_sizes_refused() -> None:
     assert [size(text) for text in ("512Mi", "1GiB", "7", "2Ki")] == [512 * MIB, 1024 * MIB, 7, 2048]
     for wrong in ("", "Mi", "-1", "1.5Gi", "1M", "9999999999999999Ti"):
         with pytest.raises(CommandFailed, match="is no size"):

@@ -124,7 +124,7 @@ async def test_the_same_as_yaml_and_as_names(protect: Operator) -> None:
     assert (await protect("zone", "list", "-o", "name")).split() == ["web-1", "db-1"]
 
 
-async def test_names_and_prefixes(protect: Operator) -> None:
+async def test_zone_is_found_by_an_unambiguous_prefix(protect: Operator) -> None:
     for text in ("web-1", "shop/web", "we", "shop/w"):
         assert "web-1" in await protect("zone", "inspect", text, "-o", "name")
     await protect("zone", "inspect", "shop/", status=1)

@@ -201,7 +201,7 @@ async def test_ages_are_shown(protect: Command, seconds: int, shown: str) -> Non
     assert (await protect.lines("zone", "list"))[1].split()[-1] == shown
 
 
-async def test_a_running_zone(protect: Command) -> None:
+async def test_inspect_shows_a_running_zone_with_its_agent(protect: Command) -> None:
     assert await protect.lines("zone", "inspect", "z1") == [
         "id z1",
         "name web",
@@ -244,7 +244,7 @@ async def test_a_silent_zone_is_shown_without_figures(protect: Command) -> None:
     assert len(await protect.json("zone", "inspect", "z1")) == 1
 
 
-async def test_a_console(protect: Command) -> None:
+async def test_console_is_printed_without_control_bytes(protect: Command) -> None:
     """The lines as they come; no byte of them controls the terminal."""
     assert await protect.raw("zone", "console", "z1") == "one\n\\x1b[2J\xe4\tand \ufffd\n"
     await protect.raw("zone", "console", "z1", "--follow", "--lines", "0")
@@ -257,7 +257,7 @@ async def test_a_console(protect: Command) -> None:
             await protect.raw("zone", "console", "z1", "--lines", wrong)
 
 
-async def test_a_dead_zone(protect: Command) -> None:
+async def test_inspect_shows_a_dead_zone_with_its_reason(protect: Command) -> None:
     lines = await protect.lines("zone", "inspect", "z2")
     assert lines[:5] == ["id z2", "state dead", "death reason crash", "last lines one", "two"]
     assert lines[-3:] == [f"created {at(CREATED)}", f"died {at(DIED)}", "channel not connected"]
@@ -303,7 +303,7 @@ async def test_an_ambiguous_beginning_is_refused(protect: Command, command: tupl
     assert not [one for one in protect.daemon.asked if isinstance(one, pb.DestroyZoneRequest)]
 
 
-async def test_workloads(protect: Command) -> None:
+async def test_workloads_are_listed_with_state_and_exit(protect: Command) -> None:
     head, running, ended = await protect.lines("workload", "list", "--zone", "z1")
     assert head == "WORKLOAD ZONE STATE EXIT AGE"
     assert running.startswith("w1 z1 running ") and len(running.split()) == 4
@@ -342,7 +342,7 @@ async def test_a_long_message_is_folded_not_cut(protect: Command) -> None:
     assert "".join((await protect.raw("workload", "inspect", "w1")).split()).count("x") == len(words)
 
 
-async def test_host(protect: Command) -> None:
+async def test_host_shows_boundary_memory_and_notices(protect: Command) -> None:
     lines = [
         "version 1.0",
         "toolstack fake (none)",

@@ -38,7 +38,7 @@ async def zones(tmp_path: Path, image: Path) -> AsyncIterator[Zones]:
 
 # "libxl-": steps inside the toolstack itself.
 @pytest.mark.parametrize("step", steps("zone-create", "libxl-create"))
-async def test_create_zone(zones: Zones, step: str) -> None:
+async def test_killed_create_zone_is_complete_or_undone(zones: Zones, step: str) -> None:
     await armed(zones, step)
     scratch = SCRATCH if ".scratch-" in step else 0
     await killed(zones, create(zones, "z1", interfaces=1, scratch_bytes=scratch))
@@ -70,7 +70,7 @@ async def _survivors(zones: Zones) -> list[str]:
 
 
 @pytest.mark.parametrize("step", steps("zone-destroy", "libxl-destroy"))
-async def test_destroy_zone(zones: Zones, step: str) -> None:
+async def test_killed_destroy_zone_leaves_no_trace(zones: Zones, step: str) -> None:
     await create(zones, "z1", interfaces=1)
     await zones.run("/bin/sleep", "1000")
     await armed(zones, step)

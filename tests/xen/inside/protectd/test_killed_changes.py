@@ -70,7 +70,7 @@ async def shown(zones: Zones) -> tuple[Shown, int]:
 
 
 @pytest.mark.parametrize("step", steps("zone-resize"))
-async def test_a_resize(zones: Zones, step: str) -> None:
+async def test_killed_resize_is_complete_or_undone(zones: Zones, step: str) -> None:
     """The whole resize or none, in the record and in the zone; then another resize works as before."""
     await armed(zones, step)
     await killed(zones, resize(zones, LESS if step.endswith("-taken") else MORE))
@@ -115,7 +115,7 @@ async def detach(zones: Zones) -> None:
 
 
 @pytest.mark.parametrize("step", steps("device-attach"))
-async def test_an_attach(zones: Zones, device: Path, step: str) -> None:
+async def test_killed_attach_is_undone_unless_recorded(zones: Zones, device: Path, step: str) -> None:
     await armed(zones, step)
     await killed(zones, attach(zones))
     await has(zones, *(["fast"] if step == "device-attach.done" else []))
@@ -127,7 +127,7 @@ async def test_an_attach(zones: Zones, device: Path, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", steps("device-detach"))
-async def test_a_detach(zones: Zones, device: Path, step: str) -> None:
+async def test_killed_detach_frees_the_device(zones: Zones, device: Path, step: str) -> None:
     await attach(zones)
     await armed(zones, step)
     await killed(zones, detach(zones))

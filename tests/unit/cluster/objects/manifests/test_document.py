@@ -86,7 +86,7 @@ def _spaced(text: str) -> str:
 
 @pytest.mark.parametrize("indent", ["  ", "    "])
 @pytest.mark.parametrize("dash", ["", "  "])
-def test_indentation_stays(indent: str, dash: str) -> None:
+def test_filled_class_keeps_the_indentation(indent: str, dash: str) -> None:
     text = (
         f"kind: Pod\nspec:\n{indent}containers:\n{indent}{dash}- name: a\n{indent}{dash}  image: b\n"
         f"{indent}runtimeClassName: xenpod\n"

@@ -118,7 +118,7 @@ class Script:
 
 
 @pytest.mark.parametrize("seed", range(300))
-async def test_fuzz(seed: int) -> None:
+async def test_mangled_frames_cause_bounded_work_or_client_gone(seed: int) -> None:
     """Valid frames with flipped bytes, and plain noise: pieces, an end, or ClientGone; nothing else."""
     noise = random.Random(seed)
     data = bytearray(noise.randbytes(noise.randrange(200)))

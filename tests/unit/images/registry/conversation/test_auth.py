@@ -140,7 +140,7 @@ def test_no_token_for_an_https_host_behind_a_redirect_is_requested_unencrypted(s
     assert service.asked == []
 
 
-def test_token_that_a_host_behind_a_redirect_has_refused_is_not_shown_again() -> None:
+def test_token_refused_behind_a_redirect_is_not_reused() -> None:
     service = _TokenService()
     authority = Authority(service, ANONYMOUS, RegistryHost("https", REGISTRY))  # type: ignore[arg-type]
     url, realm = "https://other.example/blob", "https://auth.example/token"

@@ -77,7 +77,7 @@ def test_host_without_a_memory_controller_is_refused(tmp_path: Path) -> None:
         ("/", None, "."),
     ],
 )
-def test_a_delegated_group(
+def test_base_is_the_delegated_group_above_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, delegated: str | None, base: str
 ) -> None:
     root = tmp_path / "cgroup"
@@ -142,7 +142,7 @@ def spec(vcpus: int) -> DomainSpec:
         (CpuShares(65_535, 1), 1, ("262140", "1000"), ("10000", "1000 100000")),
     ],
 )
-def test_shares(
+def test_shares_are_written_to_both_cgroup_versions(
     tmp_path: Path, shares: CpuShares, vcpus: int, v1: tuple[str, str], v2: tuple[str, str]
 ) -> None:
     one, two = (tmp_path / name / f"xenpod-i/{UUID(int=1)}" for name in ("one", "two"))

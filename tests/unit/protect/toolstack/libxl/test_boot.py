@@ -205,7 +205,7 @@ def test_the_newest_kernel_with_its_plain_flavour_is_chosen(
     assert boot._newest(tmp_path) == tmp_path / "vmlinuz-6.1.0-9-amd64"
 
 
-def test_a_shared_directory() -> None:
+def test_shared_directory_is_announced_on_the_command_line() -> None:
     files = boot.Boot(Path("/k"), Path("/i"), 0)
     assert "XENPOD_SHARED" not in str(domain_config(SPEC, files, ""))
     assert "XENPOD_SHARED=vchan" in str(domain_config(replace(SPEC, shared=Path("/s")), files, ""))

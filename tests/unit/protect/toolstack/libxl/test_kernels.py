@@ -34,7 +34,7 @@ def _image(folder: Path, name: str, more: bytes = b"") -> DomainKernel:
     return DomainKernel(name, path)
 
 
-async def test_the_toolstacks_own(kernels: KernelCache) -> None:
+async def test_zone_without_a_kernel_image_boots_the_toolstacks_own(kernels: KernelCache) -> None:
     async with kernels.unpacked(None) as boot:
         assert boot is OWN
 
