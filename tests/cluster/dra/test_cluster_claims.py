@@ -160,13 +160,14 @@ async def test_claim_deleted_under_its_pod_is_reserved_until_the_pod_ends(
 @pytest.mark.parametrize("size", ["0", "-1Gi", "lots"])
 async def test_invalid_size_is_refused_and_small_size_is_rounded_up(driver: Driver, size: str) -> None:
     """No quantity is refused; small sizes are rounded up to the minimum, which is too small for the pod."""
+    name = f"odd-{size.strip('-').lower()}"  # events of another pod with the same name stay
     try:
-        await driver.cluster.api.post(CLAIMS, claim("odd", request(size)))
+        await driver.cluster.api.post(CLAIMS, claim(name, request(size)))
     except ApiRefused as refused:
         assert refused.status in (400, 422) and size == "lots"
         return
-    await create(driver, "odd", claim="odd")
-    await driver.cluster.event("odd", "reserved for its pod are")
+    await create(driver, name, claim=name)
+    await driver.cluster.event(name, "reserved for its pod are")
     await driver.agree()
     (one,) = (await driver.reservations()).values()
     assert one.memory_bytes + one.overhead_bytes == ClaimSizes().minimum

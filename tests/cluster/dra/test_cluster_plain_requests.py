@@ -186,7 +186,7 @@ async def test_claims_of_the_pod_itself_are_kept(driver: Driver) -> None:
         driver, pod("asked", "true", runtimeClassName=CLASS, container=limited("9Gi"), resourceClaims=own)
     )
     assert made["spec"]["resourceClaims"] == own
-    assert made["metadata"]["annotations"][NOTE].startswith("its own for 9312Mi")
+    assert made["metadata"]["annotations"][NOTE].startswith("zone for 9312Mi")
     beside = await asked(driver, pod("asked", "true", runtimeClassName=CLASS, resourceClaims=own[1:]))
     assert [one["name"] for one in beside["spec"]["resourceClaims"]] == ["gpu", "zone"]
 
