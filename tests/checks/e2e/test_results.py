@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.e2e.ginkgo import Spec, specs
+from tests.support.e2e.rig import RuntimeName
+from tests.support.e2e.table import failures, table
 from tests.support.e2e.verdict import Known, verdict
 from tools.localnode.processes import ProgramFailed
 
@@ -64,3 +66,18 @@ def test_known_failure_that_passes_is_named() -> None:
 
 def test_run_without_specs_is_no_success() -> None:
     assert verdict([], KNOWN) == ["no spec ran"]
+
+
+def test_tables_have_both_runtimes_side_by_side() -> None:
+    results = {
+        RuntimeName.XENPOD: {"node": [Spec("starts", True), Spec("stops", False)]},
+        RuntimeName.CONTAINERD: {
+            "node": [Spec("starts", True), Spec("stops", False)],
+            "cli": [Spec("x", True)],
+        },
+    }
+    assert list(table(results))[2:] == [
+        "| sig-cli | – | – | – | 1 | 1 | 0 |",
+        "| sig-node | 2 | 1 | 1 | 2 | 1 | 1 |",
+    ]
+    assert list(failures(results))[2:] == ["| stops | xenpod, containerd | unknown |"]

@@ -6,10 +6,9 @@ import pytest
 
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.delegate.containerd import needs_containerd
 from tests.support.e2e.ginkgo import run_specs
 from tests.support.e2e.known import KNOWN
-from tests.support.e2e.rig import CACHE, Rig, RuntimeName, needs_suite
+from tests.support.e2e.rig import CACHE, RUNTIMES, Rig, needs_suite
 from tests.support.e2e.verdict import verdict
 
 pytestmark = [
@@ -34,11 +33,6 @@ SIGS = {
     "scheduling": 1,
 }
 """The special interest groups, whose names begin the names of specs, and the number of specs at once."""
-
-RUNTIMES = [
-    pytest.param(RuntimeName.XENPOD, id="xenpod"),
-    pytest.param(RuntimeName.CONTAINERD, id="containerd", marks=needs_containerd),
-]
 
 
 @pytest.mark.parametrize("sig", SIGS)

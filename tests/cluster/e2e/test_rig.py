@@ -15,7 +15,7 @@ from tests.support.cluster.api import Object
 from tests.support.cluster.cluster import PODS
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.e2e.rig import Rig, RuntimeName, needs_suite, rig
+from tests.support.e2e.rig import RUNTIMES, Rig, needs_suite, rig
 
 pytestmark = [
     pytest.mark.root,
@@ -31,11 +31,11 @@ IMAGE = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 WEB = "web.default.svc.cluster.local"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def two_nodes() -> AsyncIterator[Rig]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=RUNTIMES)
+async def two_nodes(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A web server on the first node, behind a Service, with a port of each node."""
     with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
-        async with rig(Path(folder), RuntimeName.XENPOD, 2) as made:
+        async with rig(Path(folder), request.param, 2) as made:
             await made.api.post(PODS, pod("web", "node1", ["netexec", "--http-port=8080"]))
             spec = {
                 "type": "NodePort",

@@ -39,6 +39,8 @@ user-defined-in-image:x:1000:
 group-defined-in-image:x:50000:user-defined-in-image
 nogroup:x:65534:
 """
+# The package's scripts would make nc a link.
+_NC = b'#!/bin/sh\nexec /bin/nc.openbsd "$@"\n'
 # The sample API server's pod starts etcd with etcd's own flags; etcd3 takes a folder and two ports.
 _ETCD = b"#!/bin/sh\nexec /usr/local/bin/etcd3 /tmp/etcd 2379 2380\n"
 
@@ -109,7 +111,7 @@ def _agnhost(folder: Path) -> bytes:
     return layers.layer(
         LayerEntry("agnhost", content=Path(program("agnhost")).read_bytes()),
         LayerEntry("agnhost-2", target="agnhost"),
-        LayerEntry("bin/nc", target="bin/nc.openbsd"),
+        LayerEntry("bin/nc", content=_NC),
         LayerEntry("localhost.crt", 0o644, certificate.read_bytes()),
         LayerEntry("localhost.key", 0o644, key.read_bytes()),
         LayerEntry("uploads"),

@@ -21,9 +21,9 @@ from tests.support.cluster.cluster import NODES, takes_pods
 from tests.support.cluster.control_plane import control_plane
 from tests.support.cluster.mixed import kubelet_settings
 from tests.support.cluster.programs import program
-from tests.support.cri.cri_daemons import CriNode
+from tests.support.cri.cri_daemons import CriNode, unmount_below
 from tests.support.cri.kubelet import Runtime, kubelet
-from tests.support.delegate.containerd import Containerd, Surroundings, containerd
+from tests.support.delegate.containerd import Containerd, Surroundings, containerd, needs_containerd
 from tests.support.delegate.mixed import programs
 from tests.support.e2e import images as suite_images
 from tests.support.e2e.dns_server import serve_dns
@@ -52,6 +52,13 @@ class RuntimeName(StrEnum):
 
     XENPOD = "xenpod"
     CONTAINERD = "containerd"
+
+
+RUNTIMES = [
+    pytest.param(RuntimeName.XENPOD, id="xenpod"),
+    pytest.param(RuntimeName.CONTAINERD, id="containerd", marks=needs_containerd),
+]
+"""Parameters of tests and fixtures."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +139,9 @@ async def _started(
     network.write_conflist(crew.conf_dir, crew.bridge, crew.addresses, masquerade=False, host_ports=True)
     for host in suite_images.HOSTS:
         registry.mirror(crew.certs, host, address)
-    own = folder / f"{name}-kubelet"
+    own = crew.folder / "kubelet"
     async with AsyncExitStack() as stack:
+        stack.callback(unmount_below, crew.folder)
         if runtime is RuntimeName.XENPOD:
             crew.protectd.configure(fake={"memory": ZONE_MEMORY})
             for daemon in (crew.daemon, crew.protectd.daemon):
