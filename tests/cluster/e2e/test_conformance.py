@@ -41,5 +41,6 @@ async def test_conformance_specs_pass_but_known_failures(suite_rig: Rig, sig: st
     focus = rf"\[sig-{sig}\].*\[Conformance\]"
     folder = CACHE / "reports" / suite_rig.runtime / sig
     found = await run_specs(folder, suite_rig.kubeconfig, focus, at_once=SIGS[sig])
+    suite_rig.check()
     complaints = verdict(found, KNOWN[suite_rig.runtime])
     assert not complaints, "\n".join([f"{len(complaints)} of {len(found)} specs; log: {folder}", *complaints])

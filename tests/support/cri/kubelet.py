@@ -65,6 +65,7 @@ class Kubelet:
     manifests: Path
     port: int
     process: asyncio.subprocess.Process
+    output: Output
     address: str = _LOOPBACK
 
     async def crash(self) -> None:
@@ -161,7 +162,7 @@ async def kubelet(
             async with asyncio.timeout(_TIMEOUT):
                 while not await asyncio.to_thread(_listens, address, port):
                     pass
-            yield Kubelet(manifests, port, process, address)
+            yield Kubelet(manifests, port, process, output, address)
     finally:
         # The kubelet makes a directory for each container, and removes the directory with the container,
         # which may outlive the kubelet.

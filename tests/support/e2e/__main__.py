@@ -32,6 +32,7 @@ async def main(arguments: argparse.Namespace) -> int:
                 at_once=arguments.at_once,
                 skip=arguments.skip,
             )
+            made.check()
     complaints = verdict(found, KNOWN[arguments.runtime])
     passed = sum(one.passed for one in found)
     console.print(

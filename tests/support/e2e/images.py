@@ -41,7 +41,7 @@ nogroup:x:65534:
 """
 # The package's scripts would make nc a link.
 _NC = b'#!/bin/sh\nexec /bin/nc.openbsd "$@"\n'
-# The sample API server's pod starts etcd with etcd's own flags; etcd3 takes a folder and two ports.
+# The sample API server's pod starts etcd with etcd's own flags; a program etcd3 takes a folder and two ports.
 _ETCD = b"#!/bin/sh\nexec /usr/local/bin/etcd3 /tmp/etcd 2379 2380\n"
 
 
@@ -132,20 +132,21 @@ def _pet(name: str, base: list[bytes]) -> PushedImage:
 
 
 def _api_server(base: list[bytes]) -> dict[str, PushedImage]:
-    """The sample API server and its etcd, if the folder of Kubernetes' programs has both."""
-    programs = [Path(os.environ[VARIABLE]) / name for name in ("sample-apiserver", "etcd3")]
-    if not all(path.exists() for path in programs):
+    """The sample API server and its etcd, if the folder of Kubernetes' programs has the server."""
+    folder = Path(os.environ[VARIABLE])
+    server, etcd, etcd3 = (folder / name for name in ("sample-apiserver", "etcd", "etcd3"))
+    if not server.exists():
         return {}
-    server, etcd = (path.read_bytes() for path in programs)
-    own = layers.layer(LayerEntry("sample-apiserver", content=server))
-    store = layers.layer(
-        LayerEntry("usr/local/bin"),
-        LayerEntry("usr/local/bin/etcd3", content=etcd),
-        LayerEntry("usr/local/bin/etcd", content=_ETCD),
-    )
+    entries = [LayerEntry("usr/local/bin")]
+    if etcd3.exists():
+        entries.append(LayerEntry("usr/local/bin/etcd3", content=etcd3.read_bytes()))
+        entries.append(LayerEntry("usr/local/bin/etcd", content=_ETCD))
+    else:
+        entries.append(LayerEntry("usr/local/bin/etcd", content=etcd.read_bytes()))
+    own = layers.layer(LayerEntry("sample-apiserver", content=server.read_bytes()))
     return {
         "e2e-test-images/sample-apiserver:1.29.2": PushedImage(
             [*base, own], {"Entrypoint": ["/sample-apiserver"]}
         ),
-        "etcd:3.6.8-0": PushedImage([*base, store], {"Cmd": ["etcd"]}),
+        "etcd:3.6.8-0": PushedImage([*base, layers.layer(*entries)], {"Cmd": ["etcd"]}),
     }

@@ -22,7 +22,7 @@ from tests.support.cluster.control_plane import control_plane
 from tests.support.cluster.mixed import kubelet_settings
 from tests.support.cluster.programs import program
 from tests.support.cri.cri_daemons import CriNode, unmount_below
-from tests.support.cri.kubelet import Runtime, kubelet
+from tests.support.cri.kubelet import Kubelet, Runtime, kubelet
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd, needs_containerd
 from tests.support.delegate.mixed import programs
 from tests.support.e2e import images as suite_images
@@ -32,6 +32,7 @@ from tests.support.e2e.node_networks import NodeNetwork, node_networks
 from tests.support.e2e.request_headers import request_header_flags
 from tests.support.protect.daemons import ROOT
 from tools.localnode import network, registry
+from tools.localnode.processes import ProgramFailed
 
 CACHE = ROOT / "build" / "e2e"
 """Packages and images for the next run, and the reports of the last."""
@@ -68,7 +69,16 @@ class Rig:
     api: Api
     kubeconfig: Path
     runtime: RuntimeName
-    nodes: tuple[str, ...]
+    kubelets: Mapping[str, Kubelet]
+    """By the name of the node."""
+
+    def check(self) -> None:
+        """ProgramFailed: a kubelet has ended, and specs failed for no other reason."""
+        for name, one in self.kubelets.items():
+            if one.process.returncode is not None:
+                raise ProgramFailed(
+                    f"the kubelet of {name} ended with {one.process.returncode}:\n{one.output.tail()}"
+                )
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ async def rig(folder: Path, runtime: RuntimeName, count: int = 1) -> AsyncIterat
         # The event loop reads the registry's output: a full pipe stops the registry.
         await asyncio.to_thread(suite_images.push_every_image, address, CACHE / "images")
         nodes = [
-            await stack.enter_async_context(_started(folder, name, crew, net, address, runtime))
+            await stack.enter_async_context(_started(name, crew, net, address, runtime))
             for name, crew, net in zip(names, crews, nets.nodes, strict=True)
         ]
         flags = (
@@ -125,15 +135,16 @@ async def rig(folder: Path, runtime: RuntimeName, count: int = 1) -> AsyncIterat
         api, kubeconfig = await stack.enter_async_context(planned)
         port = await stack.enter_async_context(serve_dns(api, nets.address))
         await _announce_dns(api, nets.address, port)
+        kubelets = {}
         for node in nodes:
-            await stack.enter_async_context(_joined(node, kubeconfig))
+            kubelets[node.name] = await stack.enter_async_context(_joined(node, kubeconfig))
             await api.until(NODES, f"metadata.name={node.name}", takes_pods)
-        yield Rig(api, kubeconfig, runtime, tuple(names))
+        yield Rig(api, kubeconfig, runtime, kubelets)
 
 
 @asynccontextmanager
 async def _started(
-    folder: Path, name: str, crew: CriNode, net: NodeNetwork, address: str, runtime: RuntimeName
+    name: str, crew: CriNode, net: NodeNetwork, address: str, runtime: RuntimeName
 ) -> AsyncIterator[_Node]:
     """Start the runtime of one node in the network of the node."""
     network.write_conflist(crew.conf_dir, crew.bridge, crew.addresses, masquerade=False, host_ports=True)
@@ -142,6 +153,8 @@ async def _started(
     own = crew.folder / "kubelet"
     async with AsyncExitStack() as stack:
         stack.callback(unmount_below, crew.folder)
+        # Without control groups of pods the kubelet crashes when a pod is resized.
+        settings = kubelet_settings(stack.enter_context(control_group(crew.folder)))
         if runtime is RuntimeName.XENPOD:
             crew.protectd.configure(fake={"memory": ZONE_MEMORY})
             for daemon in (crew.daemon, crew.protectd.daemon):
@@ -149,19 +162,18 @@ async def _started(
             stack.push_async_callback(crew.nothing_left)
             stack.push_async_callback(crew.close)
             await crew.start()
-            yield _Node(name, own, net, crew, crew.bridge.name, {})
+            yield _Node(name, own, net, crew, crew.bridge.name, settings)
         else:
-            cgroup = stack.enter_context(control_group(folder / name))
             around = Surroundings(PAUSE, crew.certs, crew.conf_dir, programs())
-            delegate = containerd(folder / name / "d", around)
+            delegate = containerd(crew.folder / "d", around)
             delegate.launcher = net.launcher
             stack.push_async_callback(delegate.close)
             await delegate.start()
-            yield _Node(name, own, net, _Delegate(delegate), crew.bridge.name, kubelet_settings(cgroup))
+            yield _Node(name, own, net, _Delegate(delegate), crew.bridge.name, settings)
 
 
 @asynccontextmanager
-async def _joined(node: _Node, kubeconfig: Path) -> AsyncIterator[None]:
+async def _joined(node: _Node, kubeconfig: Path) -> AsyncIterator[Kubelet]:
     """Run the kubelet and the kube-proxy of a node."""
     settings = {
         "clusterDNS": [_DNS],
@@ -184,8 +196,9 @@ async def _joined(node: _Node, kubeconfig: Path) -> AsyncIterator[None]:
         address=node.network.address,
         launcher=node.network.launcher,
     )
-    async with started, kube_proxy(node.folder, node.network, node.name, kubeconfig, node.bridge):
-        yield
+    proxy = kube_proxy(node.folder, node.network, node.name, kubeconfig, node.bridge)
+    async with started as made, proxy:
+        yield made
 
 
 async def _announce_dns(api: Api, address: str, port: int) -> None:
