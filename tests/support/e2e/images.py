@@ -114,7 +114,7 @@ def _marked(mark: str, image: PushedImage) -> PushedImage:
 def _shell(folder: Path) -> bytes:
     """A program ``sh`` that becomes busybox's shell or bash, as the suite expects of either."""
     program, bash = folder / "sh", Path("/bin/bash")
-    command = ["gcc", "-Os", "-static", "-s", "-Wl,--build-id=none", "-x", "c", "-", "-o", program]
+    command = ["gcc", "-Os", "-static", "-s", "-Wl,--build-id=none", "-x", "c", "-", "-o", str(program)]
     subprocess.run(command, input=_SHELL.encode(), check=True)
     entries = [
         LayerEntry("bin/bash", content=bash.read_bytes()),
