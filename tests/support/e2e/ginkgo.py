@@ -37,6 +37,7 @@ async def run_specs(
     ``folder`` gets the log and the report.  ProgramFailed: the suite did not run.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()  # the folder is where ginkgo runs
     report, output = folder / "report.json", Output(folder / "ginkgo.log")
     report.unlink(missing_ok=True)
     command = (
