@@ -70,9 +70,9 @@ def test_run_without_specs_is_no_success() -> None:
 
 def test_tables_have_both_runtimes_side_by_side() -> None:
     results = {
-        RuntimeName.XENPOD: {"node": [Spec("starts", True), Spec("stops", False)]},
+        RuntimeName.XENPOD: {"node": [Spec("starts", True), Spec("[sig-node] stops [Slow]", False)]},
         RuntimeName.CONTAINERD: {
-            "node": [Spec("starts", True), Spec("stops", False)],
+            "node": [Spec("starts", True), Spec("[sig-node] stops [Slow]", False)],
             "cli": [Spec("x", True)],
         },
     }
@@ -80,4 +80,4 @@ def test_tables_have_both_runtimes_side_by_side() -> None:
         "| sig-cli | – | – | – | 1 | 1 | 0 |",
         "| sig-node | 2 | 1 | 1 | 2 | 1 | 1 |",
     ]
-    assert list(failures(results))[2:] == ["| stops | xenpod, containerd | unknown |"]
+    assert list(failures(results))[2:] == ["| [sig-node] stops | xenpod, containerd | unknown |"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 _UNUSED = ("perl", "libperl", "usrmerge", "init-system-helpers", "debconf", "dpkg_")
@@ -16,6 +17,7 @@ def debian_layer(folder: Path, packages: Sequence[str]) -> bytes:
 
     ``folder`` keeps the packages and the tar for the next run.  CalledProcessError: apt-get or tar failed.
     """
+    folder = folder / sha256(" ".join(packages).encode()).hexdigest()[:12]
     done = folder / "layer.tar"
     if not done.exists():
         archives, tree = folder / "archives", folder / "tree"

@@ -23,7 +23,7 @@ HOSTS = ("registry.k8s.io", "docker.io", "gcr.io")
 """The registries that the suite names; a mirror has their images by path alone."""
 
 _PACKAGES = (
-    *("bash", "coreutils", "grep", "sed", "hostname", "procps", "util-linux"),
+    *("bash", "coreutils", "grep", "sed", "hostname", "libc-bin", "procps", "util-linux"),
     *("bind9-dnsutils", "curl", "netcat-openbsd", "iproute2", "iputils-ping"),
 )
 _PASSWD = """root:x:0:0:root:/root:/bin/sh

@@ -5,6 +5,7 @@ python -m tests.support.e2e.table
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from tests.support.e2e.rig import CACHE, RuntimeName
 
 Results = Mapping[RuntimeName, Mapping[str, Sequence[Spec]]]
 """The specs of each run, by runtime and group."""
+
+_TAG = re.compile(r" \[[^]]*\]")
+"""Marks in a spec's name, ``[Conformance]`` for example; the group is at the beginning."""
 
 
 def table(results: Results) -> Iterator[str]:
@@ -40,7 +44,7 @@ def failures(results: Results) -> Iterator[str]:
     for name in sorted(failed):
         runtimes = failed[name]
         reasons = {_reason(one, name) for one in runtimes}
-        yield f"| {name} | {', '.join(runtimes)} | {'; '.join(sorted(reasons))} |"
+        yield f"| {_TAG.sub('', name)} | {', '.join(runtimes)} | {'; '.join(sorted(reasons))} |"
 
 
 def read(folder: Path) -> Results:
