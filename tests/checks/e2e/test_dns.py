@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import ssl
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import dns.asyncquery
@@ -15,6 +20,7 @@ import pytest
 
 from tests.support.cluster.api import Api
 from tests.support.e2e.dns_server import Mirror, Zone, listening
+from tests.support.waiting import until
 
 LOOPBACK = "127.0.0.1"
 
@@ -142,3 +148,41 @@ async def test_server_answers_after_bytes_that_are_no_query() -> None:
             client.sendto(garbage)
         client.close()
         assert (await dns.asyncquery.udp(query, LOOPBACK, 20, port)).answer
+
+
+async def test_watch_that_breaks_off_begins_with_a_new_list(tmp_path: Path) -> None:
+    """The first watch ends within a chunk; the list after it has another Service."""
+    lists = [[SERVICES[0]], [SERVICES[1]]]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"watch=1" in head:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{")
+        else:
+            found = lists.pop(0) if len(lists) > 1 else lists[0]
+            body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": found}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, LOOPBACK, 0, ssl=certificate(tmp_path))
+    async with server:
+        api = Api(int(server.sockets[0].getsockname()[1]), "token")
+        followed = Mirror(api, "/api/v1/services")
+        following = asyncio.create_task(followed.follow())
+        try:
+            await until(lambda: ("shop", "db") in followed.objects, what=lambda: following)
+            assert ("shop", "web") not in followed.objects
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+
+
+def certificate(folder: Path) -> ssl.SSLContext:
+    asked = ["-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    files = ["-keyout", folder / "key", "-out", folder / "crt"]
+    subprocess.run(["openssl", "req", *asked, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+    return context

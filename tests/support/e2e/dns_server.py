@@ -19,6 +19,7 @@ import dns.rcode
 import dns.rdata
 import dns.reversename
 import dns.rrset
+import h11
 from dns.rdatatype import RdataType
 
 from tests.support.cluster.api import Api, ApiRefused, Object
@@ -47,7 +48,7 @@ class Mirror:
     async def follow(self) -> None:
         """Follow the list until the task is cancelled.  If a watch ends, the list is read again."""
         while True:
-            with contextlib.suppress(OSError, ApiRefused):
+            with contextlib.suppress(OSError, ApiRefused, h11.RemoteProtocolError):
                 found = await self.api.get(self.path)
                 self.objects = {_key(one): one for one in found["items"]}
                 self.changes += 1

@@ -17,6 +17,9 @@ KNOWN: Mapping[RuntimeName, Sequence[Known]] = {
     RuntimeName.XENPOD: (
         *EVERYWHERE,
         Known("KubeletManagedEtcHosts should test kubelet managed /etc/hosts file", _HOST_NETWORK),
+        Known("Pods should function for node-pod communication: http", _HOST_NETWORK),
+        Known("Pods should function for node-pod communication: udp", _HOST_NETWORK),
+        Known("HostPort validates that there is no conflict between pods", _HOST_NETWORK),
         Known("resize pod via the replace endpoint", _GROWTH),
         Known(
             "3 containers - increase cpu & mem on c1, c2, decrease cpu & mem on c3 - net increase", _GROWTH
