@@ -181,7 +181,7 @@ async def test_watch_that_breaks_off_begins_with_a_new_list(tmp_path: Path) -> N
 
 def certificate(folder: Path) -> ssl.SSLContext:
     asked = ["-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    files = ["-keyout", folder / "key", "-out", folder / "crt"]
+    files = ["-keyout", f"{folder}/key", "-out", f"{folder}/crt"]
     subprocess.run(["openssl", "req", *asked, *files], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "crt", folder / "key")
