@@ -20,18 +20,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-SIGS = {
-    "node": 2,
-    "storage": 3,
-    "network": 2,
-    "apps": 2,
-    "cli": 2,
-    "auth": 2,
-    "api-machinery": 2,
-    "architecture": 1,
-    "instrumentation": 1,
-    "scheduling": 1,
-}
+SIGS = {"node": 3, "network": 3, "auth": 2}
 """The special interest groups, whose names begin the names of specs, and the number of specs at once."""
 
 

@@ -35,7 +35,7 @@ WEB = "web.default.svc.cluster.local"
 async def two_nodes(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A web server on the first node, behind a Service, with a port of each node."""
     with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
-        async with rig(Path(folder), request.param, 2) as made:
+        async with rig(Path(folder), request.param) as made:
             await made.api.post(PODS, pod("web", "node1", ["netexec", "--http-port=8080"]))
             spec = {
                 "type": "NodePort",

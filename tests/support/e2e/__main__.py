@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("focus", help="regular expression of the names of specs")
     made.add_argument("--skip", default="", help="regular expression of names to leave out")
     made.add_argument("--runtime", type=RuntimeName, default=RuntimeName.XENPOD, choices=list(RuntimeName))
-    made.add_argument("--nodes", type=int, default=1, help="nodes of the cluster")
-    made.add_argument("--at-once", type=int, default=2, help="specs at once")
+    made.add_argument("--nodes", type=int, default=2, help="nodes of the cluster")
+    made.add_argument("--at-once", type=int, default=3, help="specs at once")
     made.add_argument("--out", type=Path, default=CACHE / "reports" / "last", help="folder of log and report")
     return made
 

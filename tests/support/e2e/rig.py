@@ -112,7 +112,7 @@ needs_suite = pytest.mark.skipif(
 
 
 @asynccontextmanager
-async def rig(folder: Path, runtime: RuntimeName, count: int = 1) -> AsyncIterator[Rig]:
+async def rig(folder: Path, runtime: RuntimeName, count: int = 2) -> AsyncIterator[Rig]:
     """Start a cluster of ``count`` nodes in a folder with a short name; nothing is left at the end."""
     names = [f"node{number}" for number in range(1, 1 + count)]
     crews = [CriNode(folder / name) for name in names]
