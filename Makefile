@@ -59,7 +59,7 @@ check: $(BIN)/.installed  ## needs only Python: linters, types, import rules, th
 	$(PYTEST) -q tests/checks
 
 test: root-test setup  ## needs root: every tier but nested Xen, and a part of the kill tests
-	$(PYTEST_AGAIN) $(TWO) --checkpoints=one tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit tests/checks
+	$(PYTEST_AGAIN) $(TWO) --checkpoints=one tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster --ignore=tests/cluster/e2e tests/unit tests/checks
 
 test-rest: root-test-rest setup  ## needs root: the other kill tests, and the quick suites of nested Xen (all: test-xen)
 	$(PYTEST_AGAIN) $(TWO) --checkpoints=rest tests/integration
@@ -72,7 +72,10 @@ test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, co
 	$(PYTEST) tests/unit
 
 test-fake: root-test-fake setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
-	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
+	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster --ignore=tests/cluster/e2e
+
+test-e2e: root-test-e2e setup  ## needs root, XENPOD_KUBERNETES: Kubernetes' own conformance suite, hours
+	$(PYTEST) tests/cluster/e2e
 
 test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEMU; and the Debian packages on it
 	@packaging/install-debian-packages deb

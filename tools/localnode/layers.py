@@ -69,7 +69,7 @@ def busybox() -> bytes:
     entries.append(LayerEntry("bin/busybox", content=BUSYBOX.read_bytes()))
     listed = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
     entries += [LayerEntry(f"bin/{name}", target="bin/busybox") for name in sorted(set(listed) - {"busybox"})]
-    for library in _libraries(BUSYBOX):
+    for library in libraries(BUSYBOX):
         entries += _with_folders(str(library).lstrip("/"), library.read_bytes(), entries)
     return layer(*entries)
 
@@ -93,7 +93,7 @@ def _with_folders(path: str, content: bytes, before: list[LayerEntry]) -> Iterat
     yield LayerEntry(path, content=content)
 
 
-def _libraries(program: Path) -> list[Path]:
+def libraries(program: Path) -> list[Path]:
     """The absolute paths printed by ldd(1): ``libc.so.6 => /lib/... (0x...)`` or ``/lib64/ld... (0x...)``."""
     listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     words = (word for line in listed.splitlines() for word in line.split())

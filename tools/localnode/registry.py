@@ -15,9 +15,9 @@ _TIMEOUT_SECONDS = 30.0
 
 
 @contextlib.asynccontextmanager
-async def serve_registry(folder: Path) -> AsyncIterator[str]:
-    """Serve a registry with blobs under ``folder`` while the block runs: ``127.0.0.1:<port>``."""
-    address = f"127.0.0.1:{_free_port()}"
+async def serve_registry(folder: Path, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """Serve a registry with blobs under ``folder`` while the block runs: ``<host>:<port>``."""
+    address = f"{host}:{_free_port(host)}"
     config = _configure(folder, address)
     output = Output(folder / "registry.log")
     async with background("docker-registry", "serve", str(config), output=output):
@@ -47,8 +47,8 @@ def _configure(folder: Path, address: str) -> Path:
     return config
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
+        sock.bind((host, 0))
         port: int = sock.getsockname()[1]
     return port

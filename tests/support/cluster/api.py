@@ -30,10 +30,11 @@ class ApiRefused(Exception):
 
 @dataclass(frozen=True)
 class Api:
-    """The API server on a port of loopback, asked with a bearer token; one connection for each request."""
+    """The API server of a cluster, asked with a bearer token; one connection for each request."""
 
     port: int
     token: str
+    host: str = "127.0.0.1"
 
     async def get(self, path: str) -> Any:
         return await self.call("GET", path)
@@ -78,8 +79,8 @@ class Api:
     async def websocket(self, path: str) -> Ws:
         """Open a WebSocket, as kubectl does for exec and attach."""
         return await websocket(
-            f"https://127.0.0.1:{self.port}",
-            f"https://127.0.0.1:{self.port}{path}",
+            self.url,
+            f"{self.url}{path}",
             "v5.channel.k8s.io",
             *self._headers(),
             tls=_trust(),
@@ -87,21 +88,31 @@ class Api:
 
     async def forward(self, path: str, port: int) -> tuple[Spdy, int]:
         """Connect to a port of a pod, as kubectl does: the client, and the number of its stream."""
-        base = f"https://127.0.0.1:{self.port}"
-        url = f"{base}{path}/portforward"
-        client = await spdy(base, url, "portforward.k8s.io", *self._headers(), tls=_trust())
+        url = f"{self.url}{path}/portforward"
+        client = await spdy(self.url, url, "portforward.k8s.io", *self._headers(), tls=_trust())
         about = {"port": str(port), "requestid": "0"}
         await client.open(streamtype="error", **about)
         return client, await client.open(streamtype="data", **about)
 
+    async def changes(self, path: str, version: str) -> AsyncGenerator[tuple[str, Object], None]:
+        """Yield each change of a list since a version: its kind, ``ADDED`` or another, and the object."""
+        async with aclosing(self._events(f"{path}?watch=1&resourceVersion={version}")) as events:
+            async for event in events:
+                yield event["type"], event["object"]
+
     async def _watched(self, path: str) -> AsyncGenerator[Object, None]:
         """Yield the objects of a list, then each change."""
+        async with aclosing(self._events(path)) as events:
+            async for event in events:
+                yield event["object"]
+
+    async def _events(self, path: str) -> AsyncGenerator[Object, None]:
         rest = b""
         async with aclosing(self._exchange("GET", path, None)) as parts:
             async for part in parts:
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
-                    yield json.loads(line)["object"]
+                    yield json.loads(line)
 
     async def _exchange(
         self, method: str, path: str, body: Object | str | None
@@ -110,7 +121,7 @@ class Api:
         patch = "merge-patch+" if method == "PATCH" else ""
         kind = "yaml" if isinstance(body, str) else f"{patch}json"
         content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=_trust())
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=_trust())
         try:
             state = h11.Connection(h11.CLIENT)
             head = [("Host", "localhost"), ("Connection", "close"), *self._headers()]
@@ -136,6 +147,10 @@ class Api:
                 raise ApiRefused(refused, text.decode())
         finally:
             writer.close()
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.host}:{self.port}"
 
     def _headers(self) -> list[tuple[str, str]]:
         return [("Authorization", f"Bearer {self.token}")]

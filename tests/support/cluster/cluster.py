@@ -57,7 +57,7 @@ class Cluster:
         began = kubelet(self.node, self.folder, *more, shipped=shipped, program=own, settings=settings)
         self.kubelet = await self._running.enter_async_context(began)
         if wait:
-            await self.api.until(NODES, f"metadata.name={NODE}", _takes_pods)
+            await self.api.until(NODES, f"metadata.name={NODE}", takes_pods)
         return self.kubelet
 
     async def create(self, name: str, *command: str, **spec: Any) -> None:
@@ -179,7 +179,7 @@ async def controlled(
     node: CriNode, folder: Path, *, authorization: str = "AlwaysAllow", **settings: Any
 ) -> AsyncIterator[Cluster]:
     """Start a control plane, and a kubelet with ``settings`` on a running node."""
-    async with control_plane(folder / "control", authorization) as (api, kubeconfig):
+    async with control_plane(folder / "control", authorization=authorization) as (api, kubeconfig):
         made = Cluster(node, api, node.folder / "kubelet", kubeconfig)
         try:
             await made.use_kubelet(shipped=True, **settings)
@@ -188,7 +188,8 @@ async def controlled(
             await made.close()
 
 
-def _takes_pods(node: Object) -> bool:
+def takes_pods(node: Object) -> bool:
+    """Whether a node is ready, without a taint."""
     conditions = node["status"].get("conditions") or ()
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
     return ready and not node["spec"].get("taints")

@@ -17,6 +17,8 @@ from tests.support.cluster.programs import etcd, free_ports, program
 from tests.support.waiting import until
 from tools.localnode.processes import Output, ProgramFailed, background
 
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass
 class Serving:
@@ -44,11 +46,16 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllow") -> AsyncIterator[Serving]:
-    """Serve only the API while the block runs, without controllers.  ``folder`` holds all files."""
+async def api_server(
+    folder: Path, *flags: str, authorization: str = "AlwaysAllow", address: str = LOOPBACK
+) -> AsyncIterator[Serving]:
+    """Serve only the API while the block runs, without controllers.  ``folder`` holds all files.
+
+    ``flags`` come last, and override the flags of all tests.
+    """
     folder.mkdir(parents=True)
     clients, peers, port = free_ports(3)
-    api = Api(port, secrets.token_hex(16))
+    api = Api(port, secrets.token_hex(16), address)
     key, tokens, kubeconfig = folder / "accounts.key", folder / "tokens.csv", folder / "kubeconfig"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     tokens.write_text(f'{api.token},admin,1,"system:masters"\n')
@@ -58,7 +65,7 @@ async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllo
         started = await serving.run("etcd", *etcd(folder / "etcd", clients, peers))
         await _until_ready(lambda: _listens(clients), *started)
         command = (
-            *_apiserver(folder, clients, port, key, tokens),
+            *_apiserver(folder, clients, api, key, tokens),
             f"--authorization-mode={authorization}",
             *flags,
         )
@@ -68,9 +75,11 @@ async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllo
 
 
 @contextlib.asynccontextmanager
-async def control_plane(folder: Path, authorization: str = "AlwaysAllow") -> AsyncIterator[tuple[Api, Path]]:
-    """Serve while the block runs: a client, and a kubeconfig for the kubelet.  ``folder`` holds all files."""
-    async with api_server(folder, authorization=authorization) as serving:
+async def control_plane(
+    folder: Path, *flags: str, authorization: str = "AlwaysAllow", address: str = LOOPBACK
+) -> AsyncIterator[tuple[Api, Path]]:
+    """Serve while the block runs: a client, and a kubeconfig for the kubelet.  See ``api_server``."""
+    async with api_server(folder, *flags, authorization=authorization, address=address) as serving:
         await serving.schedule()
         await serving.run(
             "kube-controller-manager",
@@ -84,17 +93,17 @@ async def control_plane(folder: Path, authorization: str = "AlwaysAllow") -> Asy
         yield serving.api, serving.kubeconfig
 
 
-def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path) -> list[str]:
+def _apiserver(folder: Path, etcd_port: int, api: Api, key: Path, tokens: Path) -> list[str]:
     return [
         program("kube-apiserver"),
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-        *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={_certificates(folder)}"),
+        *(f"--bind-address={api.host}", f"--secure-port={api.port}", f"--cert-dir={_certificates(folder)}"),
         *(f"--token-auth-file={tokens}", "--allow-privileged"),
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         "--service-account-issuer=https://kubernetes.default.svc",
         "--service-cluster-ip-range=198.51.100.0/24",
-        # For logs and exec: the node is called localhost, since no kubelet takes loopback for its address.
-        "--kubelet-preferred-address-types=Hostname",
+        # For logs and exec.  On loopback the node is called localhost: a kubelet's address is never loopback.
+        f"--kubelet-preferred-address-types={'Hostname' if api.host == LOOPBACK else 'InternalIP'}",
     ]
 
 
@@ -103,7 +112,7 @@ def _certificates(folder: Path) -> Path:
 
 
 def _kubeconfig(api: Api) -> dict[str, object]:
-    cluster = {"server": f"https://127.0.0.1:{api.port}", "insecure-skip-tls-verify": True}
+    cluster = {"server": api.url, "insecure-skip-tls-verify": True}
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -131,7 +140,7 @@ async def _until_ready(condition: Callable[[], Awaitable[bool]], process: Proces
 
 async def _listens(port: int) -> bool:
     try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        _, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:
         return False
     writer.close()

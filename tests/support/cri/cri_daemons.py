@@ -103,10 +103,7 @@ class CriNode:
             await self.daemon.stop()
             await self.protectd.daemon.stop()
             await network.remove_bridge(self.bridge)
-            # Remains of a failed test would stay for good, and the folder with them.
-            for point in reversed(_mounts(self.folder, self.netns_dir)):
-                while mounts.unmount(Path(point)):
-                    pass
+            unmount_below(self.folder, self.netns_dir)
 
     def leftovers(self) -> dict[str, list[str]]:
         """Remains of this node's pods, by kind; empty if nothing is left."""
@@ -129,6 +126,13 @@ class CriNode:
     def _ports(self) -> list[str]:
         ports = Path("/sys/class/net") / self.bridge.name / "brif"
         return sorted(path.name for path in _entries(ports))
+
+
+def unmount_below(*folders: Path) -> None:
+    """Remove the mounts of a failed test, which would stay for good, and the folders with them."""
+    for point in reversed(_mounts(*folders)):
+        while mounts.unmount(Path(point)):
+            pass
 
 
 def _entries(folder: Path) -> Iterator[Path]:

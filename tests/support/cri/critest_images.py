@@ -65,10 +65,10 @@ def every_image(folder: Path) -> Mapping[str, PushedImage]:
     return {
         f"{_E2E}/busybox:1.29-2": PushedImage(base, run),
         **{f"docker/library/busybox:{tag}": _marked(base, tag) for tag in _BUSYBOX_TAGS},
-        f"{_E2E}/nginx:1.14-2": _web(base, 80, "nginx"),
-        f"{_E2E}/httpd:2.4.39-4": _web(base, 80, "httpd"),
-        f"{_STAGING}/hostnet-nginx-{_ARCHITECTURE}:latest": _web(base, 12003, "nginx"),
-        f"{_E2E}/nonewprivs:1.3": PushedImage([*base, _nnp(folder)], {"Entrypoint": ["/nnp"]}),
+        f"{_E2E}/nginx:1.14-2": web(base, 80, "nginx"),
+        f"{_E2E}/httpd:2.4.39-4": web(base, 80, "httpd"),
+        f"{_STAGING}/hostnet-nginx-{_ARCHITECTURE}:latest": web(base, 12003, "nginx"),
+        f"{_E2E}/nonewprivs:1.3": PushedImage([*base, nnp(folder)], {"Entrypoint": ["/nnp"]}),
         "pause:3.9": PushedImage(pause, {"Entrypoint": ["/pause"], "User": "65535:65535"}),
         **{
             f"{_STAGING}/test-image-{'' if name.startswith('predefined') else 'user-'}{name}:latest":
@@ -99,7 +99,7 @@ def _tools() -> list[LayerEntry]:
     ]
 
 
-def _web(base: list[bytes], port: int, name: str) -> PushedImage:
+def web(base: list[bytes], port: int, name: str) -> PushedImage:
     # The suite looks for a process of this name, as a script's process has, and for nginx's file and title.
     script = f"""#!/bin/sh
 echo {name}: serving on port {port}
@@ -118,7 +118,7 @@ wait
     )
 
 
-def _nnp(folder: Path) -> bytes:
+def nnp(folder: Path) -> bytes:
     program = folder / "nnp"
     subprocess.run(
         ["gcc", "-Os", "-static", "-s", "-x", "c", "-", "-o", program], input=_NNP.encode(), check=True

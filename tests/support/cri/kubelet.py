@@ -10,15 +10,14 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from tests.support.cri.cri_daemons import CriNode
-from tests.support.protect.daemons import ROOT
+from tests.support.protect.daemons import ROOT, Daemon
 from tools.localnode.processes import Output, background
 
 needs_kubelet = pytest.mark.skipif(shutil.which("kubelet") is None, reason="kubelet is not on PATH")
@@ -27,11 +26,11 @@ SHIPPED = ROOT / "packaging" / "kubelet" / "10-xenpod.conf"
 _LINKS = Path("/var/log/containers")
 _READY = "Started kubelet"
 _TIMEOUT = 120.0
+_LOOPBACK = "127.0.0.1"
 # Nothing of the host's: no cgroups for pods, no rules of iptables, every file in the test's folder.
 _SETTINGS: Mapping[str, object] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    "address": "127.0.0.1",
     "healthzPort": 0,
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
@@ -52,6 +51,13 @@ class KubeletRefused(Exception):
     """The kubelet's server answered with an error; the exception has the text."""
 
 
+class Runtime(Protocol):
+    """A container runtime, with the daemon that serves CRI."""
+
+    @property
+    def daemon(self) -> Daemon: ...
+
+
 @dataclass
 class Kubelet:
     """A running kubelet."""
@@ -59,6 +65,8 @@ class Kubelet:
     manifests: Path
     port: int
     process: asyncio.subprocess.Process
+    output: Output
+    address: str = _LOOPBACK
 
     async def crash(self) -> None:
         """Kill the kubelet, and wait for its end."""
@@ -93,7 +101,7 @@ class Kubelet:
 
     def _get(self, path: str) -> str:
         trust = ssl._create_unverified_context()  # noqa: S323  # a self-made certificate
-        url = f"https://127.0.0.1:{self.port}{path}"
+        url = f"https://{self.address}:{self.port}{path}"
         try:
             with urllib.request.urlopen(url, context=trust, timeout=_TIMEOUT) as reply:
                 return str(reply.read().decode())
@@ -103,16 +111,19 @@ class Kubelet:
 
 @contextlib.asynccontextmanager
 async def kubelet(
-    node: CriNode,
+    node: Runtime,
     folder: Path,
     *more: str,
     shipped: bool,
     program: str = "kubelet",
     settings: Mapping[str, object] | None = None,
+    address: str = _LOOPBACK,
+    launcher: Sequence[str] = (),
 ) -> AsyncIterator[Kubelet]:
     """Serve while the block runs; ``shipped``: with our shipped configuration beside the kubelet's own.
 
-    ``more``: arguments; ``settings``: of the kubelet's configuration, over the settings here. In the folder
+    ``more``: arguments; ``settings``: of the kubelet's configuration, over the settings here. ``launcher``
+    begins the command line: a program that becomes the rest, in whose network ``address`` is. In the folder
     of an earlier kubelet the kubelet finds the earlier pods.
     """
     manifests, drop_ins, port = folder / "manifests", folder / "conf.d", _free_port()
@@ -125,6 +136,7 @@ async def kubelet(
     own = {
         "containerRuntimeEndpoint": f"unix://{node.daemon.socket}",
         "podLogsDir": str(folder / "logs"),
+        "address": address,
         "port": port,
         "resolvConf": "/dev/null",
         "staticPodPath": str(manifests),
@@ -135,6 +147,7 @@ async def kubelet(
     header = {name: _SETTINGS[name] for name in ("apiVersion", "kind")}
     (drop_ins / "90-test.conf").write_text(json.dumps(header | own))
     command = (
+        *launcher,
         *(program, f"--config={folder}/kubelet.json", f"--config-dir={drop_ins}"),
         *(
             f"--root-dir={folder}/root",
@@ -147,9 +160,9 @@ async def kubelet(
         async with background(*command, output=output) as process:
             await output.line_with(_READY, _TIMEOUT)
             async with asyncio.timeout(_TIMEOUT):
-                while not await asyncio.to_thread(_listens, port):
+                while not await asyncio.to_thread(_listens, address, port):
                     pass
-            yield Kubelet(manifests, port, process)
+            yield Kubelet(manifests, port, process, output, address)
     finally:
         # The kubelet makes a directory for each container, and removes the directory with the container,
         # which may outlive the kubelet.
@@ -158,13 +171,13 @@ async def kubelet(
                 link.unlink()
 
 
-def _listens(port: int) -> bool:
+def _listens(address: str, port: int) -> bool:
     with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) == 0
+        return sock.connect_ex((address, port)) == 0
 
 
 def _free_port() -> int:
     with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
+        sock.bind((_LOOPBACK, 0))
         port: int = sock.getsockname()[1]
     return port

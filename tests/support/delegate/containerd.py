@@ -53,6 +53,7 @@ class Containerd(Daemon):
     async def _launch(self, environment: Mapping[str, str]) -> None:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
+                *self.launcher,
                 *(shutil.which("containerd", path=self.path) or "containerd", "--config", str(self.config)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -12,6 +12,7 @@ import pytest
 MISSING = (
     *(f"{program} is not on PATH" for program in ("crictl", "critest", "kubelet", "helm")),
     "XENPOD_KUBERNETES names no folder with Kubernetes' programs",
+    "XENPOD_KUBERNETES names no folder with Kubernetes' e2e suite",
 )
 """Programs outside of Debian: their tests run where the programs are."""
 

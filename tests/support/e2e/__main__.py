@@ -1,0 +1,56 @@
+"""Runs specs of Kubernetes' e2e suite on a cluster of its own, and prints each failure.
+
+python -m tests.support.e2e 'sig-node.*Conformance' --runtime containerd
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.support.e2e.ginkgo import run_specs
+from tests.support.e2e.known import KNOWN
+from tests.support.e2e.rig import CACHE, RuntimeName, rig
+from tests.support.e2e.verdict import verdict
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Run the suite: 1 if a spec failed unexpectedly."""
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
+        async with rig(Path(folder), arguments.runtime, arguments.nodes) as made:
+            console.print(f"cluster: {made.api.url}, kubeconfig: {made.kubeconfig}")
+            found = await run_specs(
+                arguments.out,
+                made.kubeconfig,
+                arguments.focus,
+                at_once=arguments.at_once,
+                skip=arguments.skip,
+            )
+            made.check()
+    complaints = verdict(found, KNOWN[arguments.runtime])
+    passed = sum(one.passed for one in found)
+    console.print(
+        "\n".join([*complaints, f"{passed} of {len(found)} specs passed; log and report: {arguments.out}"])
+    )
+    return 1 if complaints else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m tests.support.e2e", description=__doc__)
+    made.add_argument("focus", help="regular expression of the names of specs")
+    made.add_argument("--skip", default="", help="regular expression of names to leave out")
+    made.add_argument("--runtime", type=RuntimeName, default=RuntimeName.XENPOD, choices=list(RuntimeName))
+    made.add_argument("--nodes", type=int, default=2, help="nodes of the cluster")
+    made.add_argument("--at-once", type=int, default=3, help="specs at once")
+    made.add_argument("--out", type=Path, default=CACHE / "reports" / "last", help="folder of log and report")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parser().parse_args())))

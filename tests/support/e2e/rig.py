@@ -1,0 +1,218 @@
+"""A cluster for Kubernetes' e2e suite: its nodes run one runtime, with DNS, kube-proxy and all images.
+
+The control plane, the registry and the DNS server are on the machine; each node is a network namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster.api import Api, Object
+from tests.support.cluster.cgroups import control_group
+from tests.support.cluster.cluster import NODES, takes_pods
+from tests.support.cluster.control_plane import control_plane
+from tests.support.cluster.mixed import kubelet_settings
+from tests.support.cluster.programs import program
+from tests.support.cri.cri_daemons import CriNode, unmount_below
+from tests.support.cri.kubelet import Kubelet, Runtime, kubelet
+from tests.support.delegate.containerd import Containerd, Surroundings, containerd, needs_containerd
+from tests.support.delegate.mixed import programs
+from tests.support.e2e import images as suite_images
+from tests.support.e2e.dns_server import serve_dns
+from tests.support.e2e.kube_proxy import kube_proxy
+from tests.support.e2e.node_networks import NodeNetwork, node_networks
+from tests.support.e2e.request_headers import request_header_flags
+from tests.support.protect.daemons import ROOT
+from tools.localnode import network, registry
+from tools.localnode.processes import ProgramFailed
+
+CACHE = ROOT / "build" / "e2e"
+"""Packages and images for the next run, and the reports of the last."""
+ZONE_MEMORY = "64GiB"
+"""Memory of the fake host of each node; containers share the machine's."""
+PAUSE = "registry.k8s.io/pause:3.9"
+
+_SERVICES = "198.18.0.0/16"
+_DNS = "198.18.0.10"
+_SYSTEM = "/api/v1/namespaces/kube-system/services"
+_SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
+_PROGRAMS = ("e2e.test", "ginkgo", "kube-proxy", "kubectl", "agnhost")
+"""Programs of the tier beside those of the other cluster tests."""
+
+
+class RuntimeName(StrEnum):
+    """The runtime of all nodes of a cluster."""
+
+    XENPOD = "xenpod"
+    CONTAINERD = "containerd"
+
+
+RUNTIMES = [
+    pytest.param(RuntimeName.XENPOD, id="xenpod"),
+    pytest.param(RuntimeName.CONTAINERD, id="containerd", marks=needs_containerd),
+]
+"""Parameters of tests and fixtures."""
+
+
+@dataclass(frozen=True)
+class Rig:
+    """A cluster whose nodes take pods."""
+
+    api: Api
+    kubeconfig: Path
+    runtime: RuntimeName
+    kubelets: Mapping[str, Kubelet]
+    """By the name of the node."""
+
+    def check(self) -> None:
+        """ProgramFailed: a kubelet has ended, and specs failed for no other reason."""
+        for name, one in self.kubelets.items():
+            if one.process.returncode is not None:
+                raise ProgramFailed(
+                    f"the kubelet of {name} ended with {one.process.returncode}:\n{one.output.tail()}"
+                )
+
+
+@dataclass(frozen=True)
+class _Delegate:
+    """containerd, as the kubelet's runtime."""
+
+    daemon: Containerd
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node before its kubelet starts."""
+
+    name: str
+    folder: Path
+    network: NodeNetwork
+    runtime: Runtime
+    bridge: str
+    settings: Mapping[str, object]
+
+
+def lacking(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The programs of the tier that the folder in XENPOD_KUBERNETES does not have."""
+    folder = Path(environment.get("XENPOD_KUBERNETES", "/nonexistent"))
+    return [name for name in _PROGRAMS if not os.access(folder / name, os.X_OK)]
+
+
+needs_suite = pytest.mark.skipif(
+    bool(lacking()), reason="XENPOD_KUBERNETES names no folder with Kubernetes' e2e suite"
+)
+
+
+@asynccontextmanager
+async def rig(folder: Path, runtime: RuntimeName, count: int = 2) -> AsyncIterator[Rig]:
+    """Start a cluster of ``count`` nodes in a folder with a short name; nothing is left at the end."""
+    names = [f"node{number}" for number in range(1, 1 + count)]
+    crews = [CriNode(folder / name) for name in names]
+    async with AsyncExitStack() as stack:
+        nets = stack.enter_context(node_networks(folder, [one.bridge.subnet for one in crews]))
+        address = await stack.enter_async_context(registry.serve_registry(CACHE / "registry", nets.address))
+        # The event loop reads the registry's output: a full pipe stops the registry.
+        await asyncio.to_thread(suite_images.push_every_image, address, CACHE / "images")
+        nodes = [
+            await stack.enter_async_context(_started(name, crew, net, address, runtime))
+            for name, crew, net in zip(names, crews, nets.nodes, strict=True)
+        ]
+        flags = (
+            f"--service-cluster-ip-range={_SERVICES}",
+            "--service-account-jwks-uri=https://kubernetes.default.svc/openid/v1/jwks",
+            "--enable-aggregator-routing",  # the machine has no kube-proxy
+            *request_header_flags(folder / "front-proxy"),
+        )
+        planned = control_plane(folder / "control", *flags, authorization="RBAC", address=nets.address)
+        api, kubeconfig = await stack.enter_async_context(planned)
+        port = await stack.enter_async_context(serve_dns(api, nets.address))
+        await _announce_dns(api, nets.address, port)
+        kubelets = {}
+        for node in nodes:
+            kubelets[node.name] = await stack.enter_async_context(_joined(node, kubeconfig))
+            await api.until(NODES, f"metadata.name={node.name}", takes_pods)
+        yield Rig(api, kubeconfig, runtime, kubelets)
+
+
+@asynccontextmanager
+async def _started(
+    name: str, crew: CriNode, net: NodeNetwork, address: str, runtime: RuntimeName
+) -> AsyncIterator[_Node]:
+    """Start the runtime of one node in the network of the node."""
+    network.write_conflist(crew.conf_dir, crew.bridge, crew.addresses, masquerade=False, host_ports=True)
+    for host in suite_images.HOSTS:
+        registry.mirror(crew.certs, host, address)
+    own = crew.folder / "kubelet"
+    async with AsyncExitStack() as stack:
+        stack.callback(unmount_below, crew.folder)
+        # Without control groups of pods the kubelet crashes when a pod is resized.
+        settings = kubelet_settings(stack.enter_context(control_group(crew.folder)))
+        if runtime is RuntimeName.XENPOD:
+            crew.protectd.configure(fake={"memory": ZONE_MEMORY})
+            for daemon in (crew.daemon, crew.protectd.daemon):
+                daemon.launcher = net.launcher
+            stack.push_async_callback(crew.nothing_left)
+            stack.push_async_callback(crew.close)
+            await crew.start()
+            yield _Node(name, own, net, crew, crew.bridge.name, settings)
+        else:
+            around = Surroundings(PAUSE, crew.certs, crew.conf_dir, programs())
+            delegate = containerd(crew.folder / "d", around)
+            delegate.launcher = net.launcher
+            stack.push_async_callback(delegate.close)
+            await delegate.start()
+            yield _Node(name, own, net, _Delegate(delegate), crew.bridge.name, settings)
+
+
+@asynccontextmanager
+async def _joined(node: _Node, kubeconfig: Path) -> AsyncIterator[Kubelet]:
+    """Run the kubelet and the kube-proxy of a node."""
+    settings = {
+        "clusterDNS": [_DNS],
+        "clusterDomain": "cluster.local",
+        "registryPullQPS": 0,
+        "maxPods": 250,
+        **node.settings,
+    }
+    started = kubelet(
+        node.runtime,
+        node.folder,
+        *(
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={node.name}",
+            f"--node-ip={node.network.address}",
+        ),
+        shipped=True,
+        program=program("kubelet"),
+        settings=settings,
+        address=node.network.address,
+        launcher=node.network.launcher,
+    )
+    proxy = kube_proxy(node.folder, node.network, node.name, kubeconfig, node.bridge)
+    async with started as made, proxy:
+        yield made
+
+
+async def _announce_dns(api: Api, address: str, port: int) -> None:
+    """Make the Service of the DNS server, which runs beside the control plane."""
+    ports: list[Object] = [
+        {"name": protocol.lower(), "protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")
+    ]
+    meta = {"name": "kube-dns", "labels": {"k8s-app": "kube-dns"}}
+    await api.post(_SYSTEM, {"metadata": meta, "spec": {"clusterIP": _DNS, "ports": ports}})
+    labels = {"kubernetes.io/service-name": "kube-dns"}
+    body = {
+        "metadata": {"name": "kube-dns", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        "ports": [one | {"port": port} for one in ports],
+    }
+    await api.post(_SLICES, body)
