@@ -1,4 +1,5 @@
-"""Soak test: ``python -m tests.soak --pods 500``, or ``--pods 30 --nested`` for Xen in QEMU.
+"""Soak test: ``python -m tests.soak --pods 500``, or ``--pods 30 --nested`` for Xen in QEMU; ``--minutes 60``
+ends each half after half of the time, or after half of the pods.
 
 Pods come and go, several at once, during random faults: the toolstack fails (fake), zones die, daemons are
 killed.  At the end no pod may leave anything.  In the second half no daemon is killed, and memory,
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import sys
 import tempfile
@@ -157,7 +159,25 @@ class Soak:
         return not await asyncio.to_thread(census.left, self.node)
 
 
-async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: str | None = None) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Length of a soak: the pods, and the time if they take longer."""
+
+    pods: int
+    seconds: float = math.inf
+
+    def half(self, numbers: Iterator[int], pods: int) -> Iterator[int]:
+        """At most ``pods`` numbers, during half of the time."""
+        end = time.monotonic() + self.seconds / 2
+        for number in itertools.islice(numbers, pods):
+            if time.monotonic() > end:
+                return
+            yield number
+
+
+async def soak(
+    folder: Path, length: Length, at_once: int, seed: int, attackers: str | None = None
+) -> list[str]:
     """Leaked objects."""
     xen = os.path.exists("/proc/xen/privcmd")
     node = CriNode(folder)
@@ -173,28 +193,28 @@ async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: str 
             chaos = Chaos(node, random, xen, pause=30.0 if xen else 1.0)
             run = Soak(node, Client(link, node.logs, 900.0), image, random, chaos)
             if attackers is None:
-                return await _both_halves(run, pods, at_once)
+                return await _both_halves(run, length, at_once)
             async with registry.serve_registry(folder / "honest") as address:
                 honest = await asyncio.to_thread(push_honest, address)
                 run.kinds = [kind for kind in KINDS if attackers in kind]
                 run.attack = AttackGround(str(node.daemon.socket), str(node.logs), address, honest)
-                return await _both_halves(run, pods, at_once)
+                return await _both_halves(run, length, at_once)
     finally:
         await node.close()
 
 
-async def _both_halves(run: Soak, pods: int, at_once: int) -> list[str]:
-    numbers = itertools.count()
+async def _both_halves(run: Soak, length: Length, at_once: int) -> list[str]:
+    numbers, pods = itertools.count(), length.pods
     begun = time.monotonic()
-    await run.half(itertools.islice(numbers, pods // 2), at_once)
+    await run.half(length.half(numbers, pods // 2), at_once)
     run.chaos.kills = False
     # A new daemon has not yet allocated all of its lasting memory.
     warm = min(pods // 4, 50)
     await run.half(itertools.islice(numbers, warm), at_once)
     before = census.take(run.node)
-    await run.half(itertools.islice(numbers, pods - pods // 2 - warm), at_once)
+    await run.half(length.half(numbers, pods - pods // 2 - warm), at_once)
     after = census.take(run.node)
-    sys.stdout.write(f"{pods} pods in {time.monotonic() - begun:.0f} s, {at_once} at once\n")
+    sys.stdout.write(f"{next(numbers)} pods in {time.monotonic() - begun:.0f} s, {at_once} at once\n")
     if run.attack is not None:
         sys.stdout.write(f"  attacks: {dict(run.attacks)}\n")
     sys.stdout.write(f"  outcomes: {dict(run.outcomes)}\n  faults: {dict(run.chaos.done)}\n")
@@ -205,6 +225,7 @@ async def _both_halves(run: Soak, pods: int, at_once: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__)
     parser.add_argument("--pods", type=int, default=500)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end earlier than after --pods")
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nested", action="store_true", help="boot Xen in QEMU, and soak there")
@@ -217,7 +238,8 @@ def main() -> int:
     if options.nested:
         return _nested(options)
     with tempfile.TemporaryDirectory(prefix="xenpod-soak-", dir="/var/tmp") as folder:
-        work = soak(Path(folder), options.pods, options.at_once, options.seed, options.attackers)
+        length = Length(options.pods, 60.0 * options.minutes)
+        work = soak(Path(folder), length, options.at_once, options.seed, options.attackers)
         leaked = asyncio.run(work)
     for leak in leaked:
         sys.stdout.write(f"  LEAK {leak}\n")
@@ -228,6 +250,7 @@ def _nested(options: argparse.Namespace) -> int:
     return nested.run_module(
         "tests.soak",
         *("--seed", str(options.seed), "--pods", str(options.pods), "--at-once", str(options.at_once)),
+        *("--minutes", str(options.minutes)),
         deadline=600.0 + 60.0 * options.pods,
         size=Size(machine_mib=3072 + 128 * options.at_once),
     )
