@@ -187,7 +187,7 @@ class MemoryStore:
 
 
 class Guest:
-    """Serves rings by path; a connect to an unserved path fails."""
+    """Serves rings by path, each to one client; a connect to an unserved path fails."""
 
     def __init__(self) -> None:
         self.served: dict[str, Ring] = {}
@@ -202,7 +202,7 @@ class Guest:
         assert most_order == CHANNEL_ORDER
         if path in self.larger:
             raise RingsTooLarge(errno.EMSGSIZE, "a ring of 131072 bytes", path)
-        if path not in self.served:
+        if path not in self.served or self.served[path].closed:
             raise FileNotFoundError(2, os.strerror(2), path)
         return self.served[path]
 
