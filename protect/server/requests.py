@@ -104,6 +104,15 @@ def _at_most(operation: str, workload_id: str, limit: int, what: str, asked: Seq
         raise Invalid(operation, workload_id, f"{len(asked)} {what} are more than {limit}")
 
 
+def _new_name(operation: str, workload_id: str, name: str, taken: set[str]) -> str:
+    """Check the name of a volume, and add the name to ``taken``; Invalid for a taken name."""
+    checks.identifier(operation, "volume", name)
+    if name in taken:
+        raise Invalid(operation, workload_id, f"two volumes {name!r}")
+    taken.add(name)
+    return name
+
+
 def _image_volumes(
     operation: str, workload_id: str, volumes: Sequence[pb.ImageVolume]
 ) -> tuple[ImageVolume, ...]:
@@ -128,10 +137,7 @@ def _memory_volumes(
     taken = {volume.name for volume in request.image_volumes}
     checked = []
     for volume in request.memory_volumes:
-        name = checks.identifier(operation, "volume", volume.name)
-        if name in taken:
-            raise Invalid(operation, workload_id, f"two volumes {name!r}")
-        taken.add(name)
+        name = _new_name(operation, workload_id, volume.name, taken)
         if volume.mode > 0o7777:
             raise Invalid(operation, workload_id, f"memory volume {name!r}: mode {volume.mode:#o}")
         made = MemoryVolume(
@@ -159,10 +165,7 @@ def _file_volumes(
     }
     checked = []
     for volume in request.file_volumes:
-        name = checks.identifier(operation, "volume", volume.name)
-        if name in taken:
-            raise Invalid(operation, workload_id, f"two volumes {name!r}")
-        taken.add(name)
+        name = _new_name(operation, workload_id, volume.name, taken)
         _check_returned(operation, workload_id, volume)
         made = FileVolume(
             name=name,
@@ -195,10 +198,7 @@ def _anonymous_volumes(
     }
     checked = []
     for volume in volumes:
-        name = checks.identifier(operation, "volume", volume.name)
-        if name in taken:
-            raise Invalid(operation, workload_id, f"two volumes {name!r}")
-        taken.add(name)
+        name = _new_name(operation, workload_id, volume.name, taken)
         path = checks.path(operation, "anonymous volume", volume.path)
         checked.append(AnonymousVolume(name, path))
     return tuple(checked)

@@ -43,12 +43,12 @@ def bridge_for(owner: str, prefix: int = 24) -> Bridge:
 
 
 def write_conflist(
-    folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool, host_ports: bool | None = None
+    folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool, host_ports: bool = False
 ) -> None:
     """Write ``folder/10-xenpod.conflist``; host-local keeps its leases under ``addresses``.
 
-    With ``masquerade`` pods reach the host's networks, and host ports work unless ``host_ports`` says
-    otherwise (iptables rules).
+    With ``masquerade`` pods reach the host's networks, and host ports work; with ``host_ports`` only these
+    work (iptables rules).
     """
     plugins: list[dict[str, object]] = [
         {
@@ -65,7 +65,7 @@ def write_conflist(
             },
         }
     ]
-    if masquerade if host_ports is None else host_ports:
+    if masquerade or host_ports:
         plugins.append({"type": "portmap", "capabilities": {"portMappings": True}})
     folder.mkdir(parents=True, exist_ok=True)
     conflist = {"cniVersion": "1.0.0", "name": bridge.name, "plugins": plugins}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from daemonkit.faults import Invalid, Missing
 from protect.model.toolstack import Mode
 from protect.toolstack.libxl.kernel import (
     boot_modes,
+    contains,
     has_user_namespaces,
     hotplugs_memory,
     kernel_version,
@@ -57,7 +57,7 @@ class Boot:
             needs(kernel, initramfs),
             has_user_namespaces(kernel),
             boot_modes(kernel),
-            _contains(kernel, b"9P2000.L") or _contains(initramfs, b"lib/modules/9p.ko"),
+            contains(kernel, b"9P2000.L") or contains(initramfs, b"lib/modules/9p.ko"),
             hotplugs_memory(kernel),
         )
 
@@ -70,13 +70,6 @@ def find_boot(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
         hint = f"{_PARTS}, or set libxl.initramfs"
         raise Missing("find initramfs", str(initramfs), "no such file", hint)
     return Boot.of(unpacked_kernel(source, cache), initramfs)
-
-
-def _contains(file: Path, text: bytes) -> bool:
-    if not file.stat().st_size:
-        return False
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(text) >= 0
 
 
 def needs(kernel: Path, initramfs: Path) -> int:

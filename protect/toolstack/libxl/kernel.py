@@ -81,16 +81,22 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
     return target
 
 
+def contains(file: Path, text: bytes) -> bool:
+    """Whether a file has the bytes."""
+    if not file.stat().st_size:
+        return False
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
+
+
 def has_user_namespaces(kernel: Path) -> bool:
     """Whether an ELF image has CONFIG_USER_NS: then it names the slab cache (kernel/user_namespace.c)."""
-    with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        return image.find(b"\0user_namespace\0") >= 0
+    return contains(kernel, b"\0user_namespace\0")
 
 
 def hotplugs_memory(kernel: Path) -> bool:
     """Whether an ELF image has CONFIG_XEN_BALLOON_MEMORY_HOTPLUG: then it names a sysctl (xen/balloon.c)."""
-    with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        return image.find(b"\0hotplug_unpopulated\0") >= 0
+    return contains(kernel, b"\0hotplug_unpopulated\0")
 
 
 def boot_modes(kernel: Path) -> frozenset[Mode]:

@@ -153,7 +153,7 @@ class Sizing:
         begin = runtime.zone.spec.memory_bytes
         first = size = await runtime.agent.resize()
         target, deadline = begin, asyncio.get_running_loop().time() + self.timeouts.resize
-        while target < memory:
+        while True:
             target = min(memory, target + _hotplug_step(size))
             await self.toolstack.set_memory(runtime.zone.domain_id, target)
 
@@ -165,6 +165,8 @@ class Sizing:
             if last is not None:
                 cause = f"memory: {_mib(memory)} wanted, the zone took {_mib(max(0, last[0].held_bytes))}"
                 raise Refused("resize zone", runtime.id, cause)
+            if target == memory:
+                return
             size = await runtime.agent.resize()
 
     async def _take_memory(self, runtime: ZoneRuntime, memory: int) -> None:

@@ -136,7 +136,7 @@ async def test_answer_longer_than_a_datagram_comes_over_tcp() -> None:
     assert len(whole.answer[0]) == 100
 
 
-async def test_server_answers_after_bytes_that_are_no_query() -> None:
+async def test_server_still_answers_after_garbage() -> None:
     query = dns.message.make_query("web.shop.svc.cluster.local", "A")
     answer = dns.message.make_response(query).to_wire()
     async with listening(zone(), LOOPBACK) as port:
@@ -150,7 +150,7 @@ async def test_server_answers_after_bytes_that_are_no_query() -> None:
         assert (await dns.asyncquery.udp(query, LOOPBACK, 20, port)).answer
 
 
-async def test_watch_that_breaks_off_begins_with_a_new_list(tmp_path: Path) -> None:
+async def test_broken_watch_starts_again_with_a_new_list(tmp_path: Path) -> None:
     """The first watch ends within a chunk; the list after it has another Service."""
     lists = [[SERVICES[0]], [SERVICES[1]]]
 

@@ -29,7 +29,7 @@ def read(tmp_path: Path, *rows: dict[str, Any]) -> list[Spec]:
     return specs(report)
 
 
-def test_specs_that_ran_are_read(tmp_path: Path) -> None:
+def test_report_without_skipped_specs_is_read(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         row("starts", "passed"),
@@ -59,7 +59,7 @@ def test_known_failure_is_accepted() -> None:
     assert verdict([Spec("a pod uses the host's network", False, "refused")], KNOWN) == []
 
 
-def test_known_failure_that_passes_is_named() -> None:
+def test_passed_spec_of_the_known_failures_is_reported() -> None:
     (complaint,) = verdict([Spec("a pod uses the host's network", True)], KNOWN)
     assert complaint.startswith("PASSED a pod uses the host's network") and KNOWN[0].reason in complaint
 

@@ -1,4 +1,4 @@
-"""A registry that redirects to another registry, which wants an anonymous token of its own."""
+"""Redirects from one registry to a second registry; the second registry demands its own anonymous token."""
 
 from __future__ import annotations
 
