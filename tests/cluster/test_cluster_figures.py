@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from tests.support.cluster.cluster import Cluster
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.kubelet import Kubelet, KubeletRefused
+from tests.support.waiting import found, until
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
@@ -34,17 +34,17 @@ async def measured(cluster: Cluster, kubelet: Kubelet) -> dict[str, Any]:
     """
     await cluster.create("busy", "sh", "-c", BUSY, container=LIMITS)
     pod: dict[str, Any] = {}
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                pod = await kubelet.summary("busy")
-                main = container(pod)
-                written = main.get("rootfs", {}).get("usedBytes", 0) >= 8 * MIB
-                sent = pod.get("network", {}).get("txBytes", 1) > 0
-                if written and sent and "usageNanoCores" in main.get("cpu", {}):
-                    return pod
-    except TimeoutError:
-        raise AssertionError(f"its last figures were {pod}") from None
+
+    async def complete() -> bool:
+        nonlocal pod
+        pod = await kubelet.summary("busy")
+        main = container(pod)
+        written = main.get("rootfs", {}).get("usedBytes", 0) >= 8 * MIB
+        sent = pod.get("network", {}).get("txBytes", 1) > 0
+        return written and sent and "usageNanoCores" in main.get("cpu", {})
+
+    await until(complete, PATIENCE, lambda: pod)
+    return pod
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
@@ -62,14 +62,15 @@ def metrics(text: str) -> dict[str, list[float]]:
 
 async def exposed(kubelet: Kubelet, path: str, *names: str) -> dict[str, list[float]]:
     """The metrics of our pod, once they have these names: an answer may omit a late zone."""
-    found: dict[str, list[float]] = {}
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not set(names) <= set(found):
-                found = metrics(await kubelet.get(path))
-    except TimeoutError:
-        raise AssertionError(f"{path} has only {sorted(found)}") from None
-    return found
+    samples: dict[str, list[float]] = {}
+
+    async def complete() -> bool:
+        nonlocal samples
+        samples = metrics(await kubelet.get(path))
+        return set(names) <= set(samples)
+
+    await until(complete, PATIENCE, lambda: f"{path} has {sorted(samples)}")
+    return samples
 
 
 def holds_for_a_container(figures: dict[str, Any]) -> None:
@@ -109,14 +110,17 @@ async def test_a_rate_is_true_again_after_both_daemons_were_killed(cluster: Clus
     await protectd.start()
     await cri.start()
     begin = datetime.now(UTC)
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            with contextlib.suppress(KubeletRefused):  # not connected again yet
-                cpu = container(await kubelet.summary("busy")).get("cpu", {})
-                assert cpu.get("usageNanoCores", 1) > 0
-                if "usageNanoCores" in cpu and datetime.fromisoformat(cpu["time"]) > begin:
-                    break
-    assert cpu["usageNanoCores"] < MOST
+
+    async def new_rate() -> float | None:
+        try:
+            cpu = container(await kubelet.summary("busy")).get("cpu", {})
+        except KubeletRefused:  # not connected again yet
+            return None
+        assert cpu.get("usageNanoCores", 1) > 0
+        is_new = "usageNanoCores" in cpu and datetime.fromisoformat(cpu["time"]) > begin
+        return float(cpu["usageNanoCores"]) if is_new else None
+
+    assert await found(new_rate, PATIENCE) < MOST
 
 
 async def test_groups_of_pods_are_empty_without_the_configuration(cluster: Cluster) -> None:

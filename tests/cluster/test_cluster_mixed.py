@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import json
 import os
 import shutil
@@ -23,9 +23,10 @@ from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster, p
 from tests.support.cluster.mixed import UNUSED, MixedCluster, conditioned, container_of
 from tests.support.cluster.programs import free_ports, needs_kubernetes
 from tests.support.cri.cri_daemons import IMAGE, needs_node
+from tests.support.cri.kubelet import Kubelet
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import ZONE
-from tests.support.waiting import until
+from tests.support.waiting import found, until
 
 pytestmark = [
     pytest.mark.root,
@@ -143,13 +144,15 @@ async def test_the_kubelets_figures_of_both(mixed: MixedCluster) -> None:
     await mixed.zone("busy-zone", *busy, container=limits)
     await cluster.started("busy-host", "busy-zone")
     for name in ("busy-host", "busy-zone"):
-        pod: dict[str, Any] = {}
-        async with asyncio.timeout(PATIENCE):
-            while not _measured(pod := await kubelet.summary(name)):  # noqa: ASYNC110 - without an event
-                await asyncio.sleep(0.5)
+        pod = await found(functools.partial(_summary, kubelet, name), PATIENCE)
         (container,) = pod["containers"]
         assert container["memory"]["workingSetBytes"] > 0 and container["logs"]["usedBytes"] >= 0
         assert pod["memory"]["workingSetBytes"] > 0 and pod["network"]["rxBytes"] >= 0
+
+
+async def _summary(kubelet: Kubelet, name: str) -> dict[str, Any] | None:
+    pod = await kubelet.summary(name)
+    return pod if _measured(pod) else None
 
 
 def _measured(pod: dict[str, Any]) -> bool:
@@ -278,18 +281,22 @@ async def test_a_full_disk_takes_unused_images_and_then_pods_of_both(mixed: Mixe
     try:
         settings = mixed.settings | {"evictionHard": tight, "imageMinimumGCAge": "1s"}
         kubelet = await cluster.use_kubelet(shipped=True, evictionPressureTransitionPeriod="1s", **settings)
-        async with asyncio.timeout(PATIENCE):
-            while len(json.loads(await kubelet.get("/pods"))["items"] or ()) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+
+        async def has_both_pods() -> bool:
+            return len(json.loads(await kubelet.get("/pods"))["items"] or ()) >= 2
+
+        await until(has_both_pods, PATIENCE)
         with filling.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 4 * ROOM)
+
+        async def has_no_sandbox() -> bool:
+            return not (await cluster.zones() or mixed.delegate.shims())
+
         for name in ("host", "zone"):
             evicted = await cluster.until(name, lambda pod: pod["status"]["phase"] == "Failed")
             assert evicted["status"]["reason"] == "Evicted"
             assert "ephemeral-storage" in evicted["status"]["message"], "it ran until then"
-        async with asyncio.timeout(PATIENCE):
-            while await cluster.zones() or mixed.delegate.shims():  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.1)
+        await until(has_no_sandbox, PATIENCE)
         left = [name for names in await mixed.images() for name in names]
         assert UNUSED not in left, "on neither side"
         assert left.count(IMAGE) == 2, "pods of both had it"

@@ -27,6 +27,7 @@ from tests.support.cluster.claims import (
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.waiting import until
 from xenpod_proto.protect.v1.reservations_pb2 import ListReservationsRequest
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
@@ -152,9 +153,7 @@ async def test_claim_deleted_under_its_pod_is_reserved_until_the_pod_ends(
     await driver.cluster.api.delete(f"{CLAIMS}/gone")
     assert len(await driver.reservations()) == 1
     await driver.cluster.api.delete(f"{PODS}/holder?gracePeriodSeconds=0")
-    async with asyncio.timeout(60):
-        while await driver.reservations():  # noqa: ASYNC110 - the kubelet tells nobody
-            await asyncio.sleep(0.1)
+    await until(driver.has_no_reservation)
 
 
 @pytest.mark.parametrize("size", ["0", "-1Gi", "lots"])

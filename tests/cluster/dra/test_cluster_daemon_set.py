@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -33,6 +34,7 @@ from tests.support.delegate.containerd import needs_containerd
 from tests.support.manifests.applied import applied
 from tests.support.manifests.sources import NAMESPACE, SHIPPED, generate, read
 from tests.support.protect.daemons import ROOT
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.root,
@@ -108,10 +110,12 @@ async def driver(mixed: MixedCluster) -> AsyncIterator[Driver]:
             await mixed.cluster.tidy()
             await api.delete(CLAIMS)
             await api.delete(f"{TEMPLATES}/each")
-    async with asyncio.timeout(PATIENCE):
-        while await its_pods(mixed):  # noqa: ASYNC110 - the kubelet removes them a moment later
-            await asyncio.sleep(0.1)
+    await until(functools.partial(has_no_pod, mixed), PATIENCE)
     await api.delete(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
+
+
+async def has_no_pod(mixed: MixedCluster) -> bool:
+    return not await its_pods(mixed)
 
 
 async def its_pods(mixed: MixedCluster) -> list[str]:

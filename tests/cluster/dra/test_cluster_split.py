@@ -15,6 +15,7 @@ from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cluster.reboot import killed, reboot, revived
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.root,
@@ -128,14 +129,16 @@ async def origin(driver: Driver, name: str) -> str:
 
 async def shown(driver: Driver, count: int) -> None:
     """Wait until the slice has a device for each of this number of claims, and a device with the rest."""
-    async with asyncio.timeout(60):
-        while True:
-            there = {one.origin: SIZE for one in (await driver.reservations()).values()}
-            for one in await driver.slices():  # none, for a moment after a kubelet has started
-                sizes = [whole(device["capacity"]["memory"]["value"]) for device in devices(one)]
-                if len(there) == count and claimed(one) == there and sum(sizes) == NODE_MEMORY:
-                    return
-            await asyncio.sleep(0.2)
+
+    async def holds() -> bool:
+        there = {one.origin: SIZE for one in (await driver.reservations()).values()}
+        for one in await driver.slices():  # none, for a moment after a kubelet has started
+            sizes = [whole(device["capacity"]["memory"]["value"]) for device in devices(one)]
+            if len(there) == count and claimed(one) == there and sum(sizes) == NODE_MEMORY:
+                return True
+        return False
+
+    await until(holds)
 
 
 async def test_a_bad_claim_is_told_and_keeps_nobody_from_the_node(driver: Driver) -> None:

@@ -80,7 +80,7 @@ async def test_both_nodes_have_their_own_address(two_nodes: Rig) -> None:
         for one in node["status"]["addresses"]
         if one["type"] == "InternalIP"
     ]
-    assert len(set(addresses)) == len(two_nodes.kubelets) == 2
+    assert len(set(addresses)) == len(two_nodes.nodes) == 2
 
 
 @pytest.mark.parametrize("node", ["node1", "node2"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from daemonkit.quantity import whole
 from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.cluster import NODE, Cluster
 from tests.support.protect.daemons import Daemon
+from tests.support.waiting import until
 from tools.localnode import toml
 from xenpod_proto.protect.v1 import reservations_pb2
 
@@ -54,28 +54,29 @@ class Driver:
     async def agree(self) -> None:
         """Wait until each claim that pods have is reserved, and nothing else is."""
         wanted, found = set[str](), set[str]()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    claims, found = await self.claims(), set(await self.reservations())
-                    wanted = {uid for uid, one in claims.items() if one.get("status", {}).get("reservedFor")}
-                    if wanted == found:
-                        return
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"pods have the claims {wanted}, reserved are {found}") from None
+
+        async def equal() -> bool:
+            nonlocal wanted, found
+            claims, found = await self.claims(), set(await self.reservations())
+            wanted = {uid for uid, one in claims.items() if one.get("status", {}).get("reservedFor")}
+            return wanted == found
+
+        await until(equal, PATIENCE, lambda: f"pods have the claims {wanted}, reserved are {found}")
+
+    async def has_no_reservation(self) -> bool:
+        return not await self.reservations()
 
     async def published(self, size: int) -> None:
         """Wait until the slice offers this many bytes for all claims together."""
         found = -1
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while found != size:
-                    (device,) = devices(await self.slice())
-                    found = whole(device["capacity"]["memory"]["value"])
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"the slice says {found}, not {size}") from None
+
+        async def offered() -> bool:
+            nonlocal found
+            (device,) = devices(await self.slice())
+            found = whole(device["capacity"]["memory"]["value"])
+            return found == size
+
+        await until(offered, PATIENCE, lambda: f"the slice says {found}, not {size}")
 
     async def slice(self) -> Any:
         (only,) = await self.slices()

@@ -16,6 +16,7 @@ from tests.support.cluster.control_plane import control_plane
 from tests.support.cluster.programs import program
 from tests.support.cri.cri_daemons import IMAGE, CriNode, pulled
 from tests.support.cri.kubelet import Kubelet, kubelet
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -88,12 +89,13 @@ class Cluster:
         """Wait until the log of a running pod satisfies the condition: the log."""
         await self.started(name)
         said = ""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not what(said := await self.log(name)):  # noqa: ASYNC110 - the API has no event for this
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"{name} has said only {said[-2000:]!r}") from None
+
+        async def satisfied() -> bool:
+            nonlocal said
+            said = await self.log(name)
+            return what(said)
+
+        await until(satisfied, PATIENCE, lambda: f"the log of {name}: {said[-2000:]!r}")
         return said
 
     async def exec(self, name: str, *command: str) -> str:
