@@ -119,14 +119,18 @@ async def kubelet(
     settings: Mapping[str, object] | None = None,
     address: str = _LOOPBACK,
     launcher: Sequence[str] = (),
+    ports: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Kubelet]:
     """Serve while the block runs; ``shipped``: with our shipped configuration beside the kubelet's own.
 
     ``more``: arguments; ``settings``: of the kubelet's configuration, over the settings here. ``launcher``
-    begins the command line: a program that becomes the rest, in whose network ``address`` is. In the folder
-    of an earlier kubelet the kubelet finds the earlier pods.
+    begins the command line: a program that becomes the rest, in whose network ``address`` is. ``ports``:
+    addresses and ports of the configuration, instead of one free port at ``address``. In the folder of an
+    earlier kubelet the kubelet finds the earlier pods.
     """
-    manifests, drop_ins, port = folder / "manifests", folder / "conf.d", _free_port()
+    manifests, drop_ins = folder / "manifests", folder / "conf.d"
+    listening: Mapping[str, Any] = ports or {"address": address, "port": _free_port()}
+    port: int = listening["port"]
     more = more or ("--hostname-override=node",)
     shutil.rmtree(drop_ins, ignore_errors=True)
     drop_ins.mkdir(parents=True)
@@ -136,8 +140,7 @@ async def kubelet(
     own = {
         "containerRuntimeEndpoint": f"unix://{node.daemon.socket}",
         "podLogsDir": str(folder / "logs"),
-        "address": address,
-        "port": port,
+        **listening,
         "resolvConf": "/dev/null",
         "staticPodPath": str(manifests),
         "volumePluginDir": str(folder / "plugins"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.support.e2e.ginkgo import run_specs
+from tests.support.e2e.ginkgo import cluster_suite, node_suite, run_specs
 from tests.support.e2e.known import KNOWN
 from tests.support.e2e.rig import CACHE, RuntimeName, rig
 from tests.support.e2e.verdict import verdict
@@ -23,14 +23,14 @@ async def main(arguments: argparse.Namespace) -> int:
     """Run the suite: 1 if a spec failed unexpectedly."""
     console = Console(soft_wrap=True, markup=False, highlight=False)
     with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
-        async with rig(Path(folder), arguments.runtime, arguments.nodes) as made:
+        count = 1 if arguments.node else arguments.nodes
+        async with rig(Path(folder), arguments.runtime, count) as made:
             console.print(f"cluster: {made.api.url}, kubeconfig: {made.kubeconfig}")
+            suite = cluster_suite(made.kubeconfig)
+            if arguments.node:
+                suite = node_suite(made.api, made.nodes[0])
             found = await run_specs(
-                arguments.out,
-                made.kubeconfig,
-                arguments.focus,
-                at_once=arguments.at_once,
-                skip=arguments.skip,
+                arguments.out, suite, arguments.focus, at_once=arguments.at_once, skip=arguments.skip
             )
             made.check()
     complaints = verdict(found, KNOWN[arguments.runtime])
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("focus", help="regular expression of the names of specs")
     made.add_argument("--skip", default="", help="regular expression of names to leave out")
     made.add_argument("--runtime", type=RuntimeName, default=RuntimeName.XENPOD, choices=list(RuntimeName))
+    made.add_argument("--node", action="store_true", help="specs of the suite for one node")
     made.add_argument("--nodes", type=int, default=2, help="nodes of the cluster")
     made.add_argument("--at-once", type=int, default=3, help="specs at once")
     made.add_argument("--out", type=Path, default=CACHE / "reports" / "last", help="folder of log and report")

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.cluster.api import Api
 from tests.support.cluster.programs import VARIABLE, program
+from tests.support.e2e.rig import SuiteNode
 from tools.localnode.processes import Output, ProgramFailed, background
 
 _NOT_RUN = ("skipped", "pending")
@@ -29,9 +31,38 @@ class Spec:
     seconds: float = 0.0
 
 
-async def run_specs(
-    folder: Path, kubeconfig: Path, focus: str, *, at_once: int, skip: str = ""
-) -> list[Spec]:
+@dataclass(frozen=True)
+class Suite:
+    """A program with specs."""
+
+    program: str
+    """The name of the file."""
+    flags: Sequence[str]
+    launcher: Sequence[str] = ()
+    """Begins the command line: a program that becomes ginkgo."""
+
+
+def cluster_suite(kubeconfig: Path) -> Suite:
+    """The specs for a whole cluster."""
+    flags = (
+        *(f"-kubeconfig={kubeconfig}", "-provider=local", "-node-os-distro=debian"),
+        *("-minStartupPods=0", "-system-pods-startup-timeout=1m", "-allowed-not-ready-nodes=0"),
+        *("-disable-log-dump", "-dump-logs-on-failure=false"),
+    )
+    return Suite("e2e.test", flags)
+
+
+def node_suite(api: Api, node: SuiteNode) -> Suite:
+    """The specs for one node, the only node of its cluster, whose kubelet has its usual ports."""
+    flags = (
+        *("--start-services=false", f"--host={api.url}", f"--bearer-token={api.token}"),
+        *(f"--node-name={node.name}", f"--container-runtime-endpoint=unix://{node.socket}"),
+        *("--prepull-images=false", "--dns-domain=cluster.local"),
+    )
+    return Suite("e2e_node.test", flags, node.network.launcher)
+
+
+async def run_specs(folder: Path, suite: Suite, focus: str, *, at_once: int, skip: str = "") -> list[Spec]:
     """Run the specs whose names match ``focus`` and not ``skip``, ``at_once`` of them at a time.
 
     ``folder`` gets the log and the report.  ProgramFailed: the suite did not run.
@@ -41,14 +72,13 @@ async def run_specs(
     report, output = folder / "report.json", Output(folder / "ginkgo.log")
     report.unlink(missing_ok=True)
     command = (
+        *suite.launcher,
         program("ginkgo"),
         *(f"-nodes={at_once}", "--no-color", "--timeout=6h", "--poll-progress-after=0"),
         *(f"--focus={focus}", *([f"--skip={skip}"] if skip else [])),
         *(f"--json-report={report.name}", f"--output-dir={folder}"),
-        *(program("e2e.test"), "--"),
-        *(f"-kubeconfig={kubeconfig}", "-provider=local", "-node-os-distro=debian"),
-        *("-minStartupPods=0", "-system-pods-startup-timeout=1m", "-allowed-not-ready-nodes=0"),
-        *("-disable-log-dump", "-dump-logs-on-failure=false", f"-report-dir={folder}"),
+        *(program(suite.program), "--"),
+        *(*suite.flags, f"-report-dir={folder}"),
     )
     # The suite calls kubectl.
     path = os.pathsep.join([os.environ[VARIABLE], os.environ["PATH"]])

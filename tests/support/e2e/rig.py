@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +22,8 @@ from tests.support.cluster.control_plane import control_plane
 from tests.support.cluster.mixed import kubelet_settings
 from tests.support.cluster.programs import program
 from tests.support.cri.cri_daemons import CriNode, unmount_below
-from tests.support.cri.kubelet import Kubelet, Runtime, kubelet
+from tests.support.cri.kubelet import Kubelet, Runtime
+from tests.support.cri.kubelet import kubelet as serve_kubelet
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd, needs_containerd
 from tests.support.delegate.mixed import programs
 from tests.support.e2e import images as suite_images
@@ -44,6 +45,8 @@ _SERVICES = "198.18.0.0/16"
 _DNS = "198.18.0.10"
 _SYSTEM = "/api/v1/namespaces/kube-system/services"
 _SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
+# As on a node of its own: specs of the node suite look for the kubelet on its usual ports of loopback.
+_KUBELET_PORTS = {"address": "0.0.0.0", "port": 10250, "healthzPort": 10248, "readOnlyPort": 10255}  # noqa: S104
 _PROGRAMS = ("e2e.test", "ginkgo", "kube-proxy", "kubectl", "agnhost")
 """Programs of the tier beside those of the other cluster tests."""
 
@@ -63,22 +66,31 @@ RUNTIMES = [
 
 
 @dataclass(frozen=True)
+class SuiteNode:
+    """A node that takes pods."""
+
+    name: str
+    network: NodeNetwork
+    socket: Path
+    """Of the runtime."""
+    kubelet: Kubelet
+
+
+@dataclass(frozen=True)
 class Rig:
     """A cluster whose nodes take pods."""
 
     api: Api
     kubeconfig: Path
     runtime: RuntimeName
-    kubelets: Mapping[str, Kubelet]
-    """By the name of the node."""
+    nodes: Sequence[SuiteNode]
 
     def check(self) -> None:
         """ProgramFailed: a kubelet has ended, and specs failed for no other reason."""
-        for name, one in self.kubelets.items():
-            if one.process.returncode is not None:
-                raise ProgramFailed(
-                    f"the kubelet of {name} ended with {one.process.returncode}:\n{one.output.tail()}"
-                )
+        for node in self.nodes:
+            status, output = node.kubelet.process.returncode, node.kubelet.output
+            if status is not None:
+                raise ProgramFailed(f"the kubelet of {node.name} ended with {status}:\n{output.tail()}")
 
 
 @dataclass(frozen=True)
@@ -135,11 +147,12 @@ async def rig(folder: Path, runtime: RuntimeName, count: int = 2) -> AsyncIterat
         api, kubeconfig = await stack.enter_async_context(planned)
         port = await stack.enter_async_context(serve_dns(api, nets.address))
         await _announce_dns(api, nets.address, port)
-        kubelets = {}
+        joined = []
         for node in nodes:
-            kubelets[node.name] = await stack.enter_async_context(_joined(node, kubeconfig))
+            kubelet = await stack.enter_async_context(_joined(node, kubeconfig))
+            joined.append(SuiteNode(node.name, node.network, node.runtime.daemon.socket, kubelet))
             await api.until(NODES, f"metadata.name={node.name}", takes_pods)
-        yield Rig(api, kubeconfig, runtime, kubelets)
+        yield Rig(api, kubeconfig, runtime, joined)
 
 
 @asynccontextmanager
@@ -182,7 +195,7 @@ async def _joined(node: _Node, kubeconfig: Path) -> AsyncIterator[Kubelet]:
         "maxPods": 250,
         **node.settings,
     }
-    started = kubelet(
+    started = serve_kubelet(
         node.runtime,
         node.folder,
         *(
@@ -195,6 +208,7 @@ async def _joined(node: _Node, kubeconfig: Path) -> AsyncIterator[Kubelet]:
         settings=settings,
         address=node.network.address,
         launcher=node.network.launcher,
+        ports=_KUBELET_PORTS,
     )
     proxy = kube_proxy(node.folder, node.network, node.name, kubeconfig, node.bridge)
     async with started as made, proxy:
