@@ -70,10 +70,10 @@ def test_run_without_specs_is_no_success() -> None:
 
 def test_tables_have_both_runtimes_side_by_side() -> None:
     results = {
-        RuntimeName.XENPOD: {"node": [Spec("starts", True), Spec("[sig-node] stops [Slow]", False)]},
+        RuntimeName.XENPOD: {"sig-node": [Spec("starts", True), Spec("[sig-node] stops [Slow]", False)]},
         RuntimeName.CONTAINERD: {
-            "node": [Spec("starts", True), Spec("[sig-node] stops [Slow]", False)],
-            "cli": [Spec("x", True)],
+            "sig-node": [Spec("starts", True), Spec("[sig-node] stops [Slow]", False)],
+            "sig-cli": [Spec("x", True)],
         },
     }
     assert list(table(results))[2:] == [

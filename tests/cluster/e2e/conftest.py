@@ -1,4 +1,4 @@
-"""A cluster for the suite, one for each runtime."""
+"""Clusters for the suites, two for each runtime."""
 
 from __future__ import annotations
 
@@ -18,4 +18,13 @@ async def suite_rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     runtime: RuntimeName = request.param
     with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
         async with rig(Path(folder), runtime) as made:
+            yield made
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def node_rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """A cluster of one node."""
+    runtime: RuntimeName = request.param
+    with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
+        async with rig(Path(folder), runtime, 1) as made:
             yield made

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.e2e.ginkgo import cluster_suite, run_specs
+from tests.support.e2e.ginkgo import Suite, cluster_suite, node_suite, run_specs
 from tests.support.e2e.known import KNOWN
-from tests.support.e2e.rig import CACHE, RUNTIMES, Rig, needs_suite
+from tests.support.e2e.rig import CACHE, RUNTIMES, Rig, needs_node_suite, needs_suite
 from tests.support.e2e.verdict import verdict
 
 pytestmark = [
@@ -20,16 +20,41 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-SIGS = {"node": 3, "network": 3, "auth": 2}
-"""The special interest groups, whose names begin the names of specs, and the number of specs at once."""
+SIGS = {
+    "node": 3,
+    "network": 3,
+    "storage": 3,
+    "apps": 3,
+    "api-machinery": 3,
+    "cli": 3,
+    "scheduling": 1,
+    "instrumentation": 2,
+    "architecture": 1,
+    "auth": 2,
+}
+"""The special interest groups, whose names begin the names of specs, and the number of specs at once.
+
+ginkgo runs specs marked [Serial] alone, after the others.
+"""
 
 
 @pytest.mark.parametrize("sig", SIGS)
 @pytest.mark.parametrize("suite_rig", RUNTIMES, indirect=True)
 async def test_conformance_specs_pass_but_known_failures(suite_rig: Rig, sig: str) -> None:
-    focus = rf"\[sig-{sig}\].*\[Conformance\]"
-    folder = CACHE / "reports" / suite_rig.runtime / sig
-    found = await run_specs(folder, cluster_suite(suite_rig.kubeconfig), focus, at_once=SIGS[sig])
-    suite_rig.check()
-    complaints = verdict(found, KNOWN[suite_rig.runtime])
+    suite = cluster_suite(suite_rig.kubeconfig)
+    await check_specs(suite_rig, f"sig-{sig}", suite, rf"\[sig-{sig}\].*\[Conformance\]", SIGS[sig])
+
+
+@needs_node_suite
+@pytest.mark.parametrize("node_rig", RUNTIMES, indirect=True)
+async def test_node_specs_pass_but_known_failures(node_rig: Rig) -> None:
+    suite = node_suite(node_rig.api, node_rig.nodes[0])
+    await check_specs(node_rig, "node-suite", suite, r"\[NodeConformance\]", 3)
+
+
+async def check_specs(made: Rig, group: str, suite: Suite, focus: str, at_once: int) -> None:
+    folder = CACHE / "reports" / made.runtime / group
+    found = await run_specs(folder, suite, focus, at_once=at_once)
+    made.check()
+    complaints = verdict(found, KNOWN[made.runtime])
     assert not complaints, "\n".join([f"{len(complaints)} of {len(found)} specs; log: {folder}", *complaints])

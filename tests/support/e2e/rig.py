@@ -112,14 +112,17 @@ class _Node:
     settings: Mapping[str, object]
 
 
-def lacking(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The programs of the tier that the folder in XENPOD_KUBERNETES does not have."""
+def lacking(names: Sequence[str] = _PROGRAMS, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The programs that the folder in XENPOD_KUBERNETES does not have."""
     folder = Path(environment.get("XENPOD_KUBERNETES", "/nonexistent"))
-    return [name for name in _PROGRAMS if not os.access(folder / name, os.X_OK)]
+    return [name for name in names if not os.access(folder / name, os.X_OK)]
 
 
 needs_suite = pytest.mark.skipif(
     bool(lacking()), reason="XENPOD_KUBERNETES names no folder with Kubernetes' e2e suite"
+)
+needs_node_suite = pytest.mark.skipif(
+    bool(lacking(("e2e_node.test",))), reason="XENPOD_KUBERNETES names no folder with e2e_node.test"
 )
 
 

@@ -26,9 +26,9 @@ def table(results: Results) -> Iterator[str]:
     runtimes = list(results)
     yield f"| group | {' | '.join(f'{one}: run | passed | failed' for one in runtimes)} |"
     yield "|---" * (1 + 3 * len(runtimes)) + "|"
-    for sig in sorted({sig for groups in results.values() for sig in groups}):
-        cells = [_counts(results[one].get(sig, ())) for one in runtimes]
-        yield f"| sig-{sig} | {' | '.join(cells)} |"
+    for group in sorted({group for groups in results.values() for group in groups}):
+        cells = [_counts(results[one].get(group, ())) for one in runtimes]
+        yield f"| {group} | {' | '.join(cells)} |"
 
 
 def failures(results: Results) -> Iterator[str]:
