@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tests.xen.qemu import Size
+
 _CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
 _SIZES = ("tests/contract/test_toolstack_sizes.py", "tests/xen/inside/test_sizes.py", "--toolstack=libxl")
 _SIZES_PVH = "grows or hot_plug or come_and_go or container_sees or up_and_down or cannot_give"
@@ -27,6 +29,8 @@ _IOMMU = (
     *("-device", "nvme,serial=spare,drive=spare,addr=0x10"),
 )
 """A machine with an IOMMU, and an unused function with its own reset."""
+SIZE = Size(cpus=1)
+"""The usual machine: two run at the same time."""
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced or clock"
 """Tests whose result may depend on the mode."""
@@ -55,6 +59,8 @@ class Suite:
     """Further words for Xen's command line, on a separate machine."""
     hardware: tuple[str, ...] = ()
     """Further arguments for QEMU, on a separate machine."""
+    size: Size = SIZE
+    """Another size of the machine.  A suite with another size gets its own machine."""
     store: str = "xenstored"
     """The Xenstore program.  Another program gets its own machine."""
     tiers: frozenset[str] = _FULL
@@ -62,7 +68,7 @@ class Suite:
 
     @property
     def wants_own_machine(self) -> bool:
-        return bool(self.hypervisor or self.hardware or self.store != "xenstored")
+        return bool(self.hypervisor or self.hardware or self.store != "xenstored" or self.size != SIZE)
 
     @property
     def deadline(self) -> float:
@@ -119,6 +125,8 @@ SUITES = (
     Suite("pci", ("tests/xen/inside/test_pci.py",), 200, hardware=_IOMMU),
     Suite("kernel", ("tests/xen/inside/test_zone_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1800),
+    # Kubernetes' control plane takes most of dom0.
+    Suite("e2e-sample", ("tests/xen/inside/test_e2e_sample.py",), 2400, size=Size(9728, 5120, 2)),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 220, tiers=_EVERY),
     Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 500),
     Suite("killed-create", (*_KILLED, "-k", "create_zone"), 1000),

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cluster.programs import VARIABLE
 from tests.xen import machine, prepare
 from tests.xen.parts import NotInstalled, find_parts
-from tests.xen.qemu import Size
 from tests.xen.suites import SUITES, Suite
 
 _BOOT = 120.0
@@ -26,6 +26,8 @@ _LIMIT = _REST + _BOOT + sum(suite.deadline for suite in SUITES)
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(_LIMIT)]
 
 _TAIL = 6000
+_FORWARDED = ("CI", VARIABLE)
+"""Variables of the environment for dom0."""
 _MACHINES = 2
 """At the same time: emulation and its waiting processes keep about a processor busy each."""
 
@@ -67,8 +69,8 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
         [sys.executable, "-m", "tests.xen.run_suites", *(suite.name for suite in suites)],
         folder=folder,
         deadline=_BOOT + sum(suite.deadline for suite in suites),
-        environment={name: value for name, value in os.environ.items() if name == "CI"},
-        size=Size(cpus=1),
+        environment={name: value for name, value in os.environ.items() if name in _FORWARDED},
+        size=suites[0].size,
         hypervisor=suites[0].hypervisor,
         hardware=suites[0].hardware,
         store=suites[0].store,

@@ -52,6 +52,7 @@ def read(folder: Path) -> Results:
     return {
         runtime: {path.parent.name: specs(path) for path in sorted((folder / runtime).glob("*/report.json"))}
         for runtime in RuntimeName
+        if (folder / runtime).exists()
     }
 
 
