@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.delegate.containerd import needs_containerd
 from tests.support.e2e.ginkgo import Suite, cluster_suite, node_suite, run_specs
-from tests.support.e2e.known import KNOWN
-from tests.support.e2e.rig import CACHE, RUNTIMES, Rig, needs_node_suite, needs_suite
+from tests.support.e2e.known import HOST_NETWORK, KNOWN
+from tests.support.e2e.rig import CACHE, RUNTIMES, Rig, RuntimeName, needs_node_suite, needs_suite
 from tests.support.e2e.verdict import verdict
 
 pytestmark = [
@@ -43,6 +46,14 @@ ginkgo runs specs marked [Serial] alone, after the others.
 async def test_conformance_specs_pass_but_known_failures(suite_rig: Rig, sig: str) -> None:
     suite = cluster_suite(suite_rig.kubeconfig)
     await check_specs(suite_rig, f"sig-{sig}", suite, rf"\[sig-{sig}\].*\[Conformance\]", SIGS[sig])
+
+
+@needs_containerd
+@pytest.mark.parametrize("suite_rig", [RuntimeName.MIXED], indirect=True)
+async def test_specs_of_the_hosts_network_pass_with_a_delegate(suite_rig: Rig) -> None:
+    names = "|".join(map(re.escape, HOST_NETWORK))
+    suite = cluster_suite(suite_rig.kubeconfig)
+    await check_specs(suite_rig, "host-network", suite, rf"({names}).*\[Conformance\]", 2)
 
 
 @needs_node_suite

@@ -55,12 +55,16 @@ class RuntimeName(StrEnum):
     XENPOD = "xenpod"
     XEN = "xen"
     """xenpod in a Xen dom0."""
+    MIXED = "mixed"
+    """xenpod, with containerd as delegate: pods that use the host's network run there."""
     CONTAINERD = "containerd"
 
 
+# Memory of the fake host of each node; containers share the machine's.
+_FAKE = {"fake": {"memory": "64GiB"}}
 _PROTECTD: Mapping[RuntimeName, Mapping[str, object]] = {
-    # Memory of the fake host of each node; containers share the machine's.
-    RuntimeName.XENPOD: {"fake": {"memory": "64GiB"}},
+    RuntimeName.XENPOD: _FAKE,
+    RuntimeName.MIXED: _FAKE,
     # In emulation, zones in PV mode take half the time.
     RuntimeName.XEN: {"toolstack": "libxl", "profiles": {"default": {"mode": "pv", "memory": "128MiB"}}},
 }
@@ -178,21 +182,23 @@ async def _started(
         stack.callback(unmount_below, crew.folder)
         # Without control groups of pods the kubelet crashes when a pod is resized.
         settings = kubelet_settings(stack.enter_context(control_group(crew.folder)))
+        delegate = containerd(crew.folder / "d", Surroundings(PAUSE, crew.certs, crew.conf_dir, programs()))
+        for daemon in (delegate, crew.daemon, crew.protectd.daemon):
+            daemon.launcher = net.launcher
+        if runtime in (RuntimeName.MIXED, RuntimeName.CONTAINERD):
+            stack.push_async_callback(delegate.close)
+            await delegate.start()
+        used: Runtime = _Delegate(delegate)
         if runtime is not RuntimeName.CONTAINERD:
             crew.protectd.configure(**_PROTECTD[runtime])
-            for daemon in (crew.daemon, crew.protectd.daemon):
-                daemon.launcher = net.launcher
+            if runtime is RuntimeName.MIXED:
+                endpoint = f"unix://{delegate.socket}"
+                crew.configure(delegate={"endpoint": endpoint, "default": "xenpod", "namespaces": ["*"]})
             stack.push_async_callback(crew.nothing_left)
             stack.push_async_callback(crew.close)
             await crew.start()
-            yield _Node(name, own, net, crew, crew.bridge.name, settings)
-        else:
-            around = Surroundings(PAUSE, crew.certs, crew.conf_dir, programs())
-            delegate = containerd(crew.folder / "d", around)
-            delegate.launcher = net.launcher
-            stack.push_async_callback(delegate.close)
-            await delegate.start()
-            yield _Node(name, own, net, _Delegate(delegate), crew.bridge.name, settings)
+            used = crew
+        yield _Node(name, own, net, used, crew.bridge.name, settings)
 
 
 @asynccontextmanager
