@@ -59,6 +59,17 @@ def settle(pid: int) -> None:
         waiting += _children(each)
 
 
+def lower_session(leader: int) -> None:
+    """Give all processes of a child's session together a low CPU priority.
+
+    The kernel can share the CPUs among sessions first (sched(7), "The autogroup feature"). Busy children in
+    the daemon's session would use up the daemon's own share, and delay its threads.
+    """
+    # The child has ended, or the kernel does not have the feature.
+    with suppress(FileNotFoundError):
+        _write_file(Path(f"/proc/{leader}/autogroup"), str(NICER))
+
+
 def _expose(pid: int) -> None:
     place = Path(f"/proc/{pid}/oom_score_adj")
     if int(_read_file(place)) < SCORE:

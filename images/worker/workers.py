@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import images
 from daemonkit.host import cgroups
-from daemonkit.host.children import NICER, settle
+from daemonkit.host.children import NICER, lower_session, settle
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
 from images.bounds.limits import ImageLimits
@@ -211,11 +211,14 @@ def _started() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     environment = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
     environment["PYTHONPATH"] = os.pathsep.join([top, *filter(None, sys.path)])
     try:
-        parent = subprocess.Popen(command, stdin=its.fileno(), stdout=subprocess.DEVNULL, env=environment)
+        parent = subprocess.Popen(
+            command, stdin=its.fileno(), stdout=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
     except BaseException:
         mine.close()
         raise
     finally:
         its.close()
     settle(parent.pid)
+    lower_session(parent.pid)
     return mine, parent

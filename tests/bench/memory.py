@@ -11,6 +11,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _ROLLUP = re.compile(r"^(Rss|Pss):\s+(\d+) kB$", re.MULTILINE)
 
@@ -49,6 +50,11 @@ def of(pids: Iterable[int]) -> Memory:
     return sum(map(_of_one, pids), Memory())
 
 
+def resident(pids: Iterable[int]) -> int:
+    """Resident bytes of all processes together.  Faster than ``of``, which walks the page tables."""
+    return sum(int(fields[1]) for pid in pids if (fields := _read(pid, "statm").split())) * _PAGE_BYTES
+
+
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time of processes together."""
     fields = (_read(pid, "stat").rpartition(")")[2].split() for pid in pids)
@@ -67,13 +73,10 @@ def with_argument(text: str, program: str) -> set[int]:
 
 def descendants(pids: Iterable[int]) -> set[int]:
     """All descendants of ``pids``, without ``pids``."""
-    children: dict[int, list[int]] = {}
-    for pid in _pids():
-        children.setdefault(_parent(pid), []).append(pid)
     found: set[int] = set()
     waiting = list(pids)
     while waiting:
-        below = children.get(waiting.pop(), [])
+        below = _children(waiting.pop())
         found.update(below)
         waiting += below
     return found
@@ -100,10 +103,12 @@ def _command(pid: int) -> str:
     return _read(pid, "cmdline")
 
 
-def _parent(pid: int) -> int:
-    """proc(5): the second field after the name; the name is in parentheses and may contain any character."""
-    fields = _read(pid, "stat").rpartition(")")[2].split()
-    return int(fields[1]) if fields else 0
+def _children(pid: int) -> list[int]:
+    try:
+        threads = os.listdir(PROC / str(pid) / "task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(word) for thread in threads for word in _read(pid, f"task/{thread}/children").split()]
 
 
 def _read(pid: int, name: str) -> str:

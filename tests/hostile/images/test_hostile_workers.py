@@ -281,6 +281,22 @@ async def test_workers_make_way_for_the_daemons_and_long_ones_for_short_ones(tmp
             await pull
 
 
+async def test_workers_have_a_session_of_low_priority(tmp_path: Path) -> None:
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("the kernel shares the CPUs among all processes alike")
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    async with running(_settings(tmp_path / "state")) as manager:
+        pull = asyncio.create_task(manager.import_layout(layout, None))
+        await until(_workers)
+        sessions = {Path(f"/proc/{pid}/autogroup").read_text() for pid in (*_parents(), *_workers())}
+        pull.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pull
+    (session,) = sessions
+    assert session.split()[1:] == ["nice", str(NICER)]
+    assert session != Path("/proc/self/autogroup").read_text()
+
+
 async def test_a_tenant_in_debt_starts_low_priority_workers_only(tmp_path: Path) -> None:
     """A tenant is a registry. Short pulls add up."""
 
