@@ -53,8 +53,7 @@ def settle(pid: int) -> None:
             for group in _groups():
                 _write_file(group / "cgroup.procs", str(each))
         except OSError as error:
-            if error.errno not in _GONE:
-                log.warning("process %d keeps what is the daemon's: %s", each, error)
+            _report(each, error)
         # List children last: a child started after this line inherits the settings.
         waiting += _children(each)
 
@@ -63,11 +62,19 @@ def lower_session(leader: int) -> None:
     """Give all processes of a child's session together a low CPU priority.
 
     The kernel can share the CPUs among sessions first (sched(7), "The autogroup feature"). Busy children in
-    the daemon's session would use up the daemon's own share, and delay its threads.
+    the daemon's session would use up the daemon's own share, and delay its threads.  Without the feature,
+    nothing happens.  Failures are as settle()'s: without CAP_SYS_ADMIN the kernel accepts one change in
+    100 ms.
     """
-    # The child has ended, or the kernel does not have the feature.
-    with suppress(FileNotFoundError):
+    try:
         _write_file(Path(f"/proc/{leader}/autogroup"), str(NICER))
+    except OSError as error:
+        _report(leader, error)
+
+
+def _report(pid: int, error: OSError) -> None:
+    if error.errno not in _GONE:
+        log.warning("process %d keeps what is the daemon's: %s", pid, error)
 
 
 def _expose(pid: int) -> None:
