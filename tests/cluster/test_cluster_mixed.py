@@ -144,13 +144,13 @@ async def test_the_kubelets_figures_of_both(mixed: MixedCluster) -> None:
     await mixed.zone("busy-zone", *busy, container=limits)
     await cluster.started("busy-host", "busy-zone")
     for name in ("busy-host", "busy-zone"):
-        pod = await found(functools.partial(_summary, kubelet, name), PATIENCE)
+        pod = await found(functools.partial(_complete_summary, kubelet, name), PATIENCE)
         (container,) = pod["containers"]
         assert container["memory"]["workingSetBytes"] > 0 and container["logs"]["usedBytes"] >= 0
         assert pod["memory"]["workingSetBytes"] > 0 and pod["network"]["rxBytes"] >= 0
 
 
-async def _summary(kubelet: Kubelet, name: str) -> dict[str, Any] | None:
+async def _complete_summary(kubelet: Kubelet, name: str) -> dict[str, Any] | None:
     pod = await kubelet.summary(name)
     return pod if _measured(pod) else None
 
@@ -288,14 +288,14 @@ async def test_a_full_disk_takes_unused_images_and_then_pods_of_both(mixed: Mixe
         await until(has_both_pods, PATIENCE)
         with filling.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 4 * ROOM)
-
-        async def has_no_sandbox() -> bool:
-            return not (await cluster.zones() or mixed.delegate.shims())
-
         for name in ("host", "zone"):
             evicted = await cluster.until(name, lambda pod: pod["status"]["phase"] == "Failed")
             assert evicted["status"]["reason"] == "Evicted"
             assert "ephemeral-storage" in evicted["status"]["message"], "it ran until then"
+
+        async def has_no_sandbox() -> bool:
+            return not (await cluster.zones() or mixed.delegate.shims())
+
         await until(has_no_sandbox, PATIENCE)
         left = [name for names in await mixed.images() for name in names]
         assert UNUSED not in left, "on neither side"

@@ -9,10 +9,10 @@ import pytest
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.delegate.containerd import needs_containerd
-from tests.support.e2e.ginkgo import Suite, cluster_suite, node_suite, run_specs
-from tests.support.e2e.known import HOST_NETWORK, KNOWN
+from tests.support.e2e.ginkgo import Suite, cluster_suite, node_suite
+from tests.support.e2e.judged import judged_specs
+from tests.support.e2e.known import HOST_NETWORK
 from tests.support.e2e.rig import CACHE, RUNTIMES, Rig, RuntimeName, needs_node_suite, needs_suite
-from tests.support.e2e.verdict import verdict
 
 pytestmark = [
     pytest.mark.root,
@@ -65,7 +65,6 @@ async def test_node_specs_pass_but_known_failures(node_rig: Rig) -> None:
 
 async def check_specs(made: Rig, group: str, suite: Suite, focus: str, at_once: int) -> None:
     folder = CACHE / "reports" / made.runtime / group
-    found = await run_specs(folder, suite, focus, at_once=at_once)
-    made.check()
-    complaints = verdict(found, KNOWN[made.runtime])
-    assert not complaints, "\n".join([f"{len(complaints)} of {len(found)} specs; log: {folder}", *complaints])
+    result = await judged_specs(made, folder, suite, focus, at_once=at_once)
+    summary = f"{len(result.complaints)} of {len(result.specs)} specs; log: {folder}"
+    assert not result.complaints, "\n".join([summary, *result.complaints])

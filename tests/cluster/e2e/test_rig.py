@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,18 +32,17 @@ WEB = "web.default.svc.cluster.local"
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=RUNTIMES)
 async def two_nodes(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A web server on the first node, behind a Service, with a port of each node."""
-    with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
-        async with rig(Path(folder), request.param) as made:
-            await made.api.post(PODS, pod("web", "node1", ["netexec", "--http-port=8080"]))
-            spec = {
-                "type": "NodePort",
-                "selector": {"app": "web"},
-                "ports": [{"port": 80, "targetPort": 8080}],
-            }
-            await made.api.post(SERVICES, {"metadata": {"name": "web"}, "spec": spec})
-            await made.api.until(PODS, "metadata.name=web", runs)
-            yield made
-            await made.api.delete(f"{PODS}?gracePeriodSeconds=1")
+    async with rig(request.param) as made:
+        await made.api.post(PODS, pod("web", "node1", ["netexec", "--http-port=8080"]))
+        spec = {
+            "type": "NodePort",
+            "selector": {"app": "web"},
+            "ports": [{"port": 80, "targetPort": 8080}],
+        }
+        await made.api.post(SERVICES, {"metadata": {"name": "web"}, "spec": spec})
+        await made.api.until(PODS, "metadata.name=web", runs)
+        yield made
+        await made.api.delete(f"{PODS}?gracePeriodSeconds=1")
 
 
 def pod(name: str, node: str, args: list[str]) -> Object:

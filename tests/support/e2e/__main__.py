@@ -8,37 +8,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from tests.support.e2e.ginkgo import cluster_suite, node_suite, run_specs
-from tests.support.e2e.known import KNOWN
+from tests.support.e2e.ginkgo import cluster_suite, node_suite
+from tests.support.e2e.judged import judged_specs
 from tests.support.e2e.rig import CACHE, RuntimeName, rig
-from tests.support.e2e.verdict import verdict
 
 
 async def main(arguments: argparse.Namespace) -> int:
     """Run the suite: 1 if a spec failed unexpectedly."""
     console = Console(soft_wrap=True, markup=False, highlight=False)
-    with tempfile.TemporaryDirectory(prefix="xenpod-e2e-") as folder:
-        count = 1 if arguments.node else arguments.nodes
-        async with rig(Path(folder), arguments.runtime, count) as made:
-            console.print(f"cluster: {made.api.url}, kubeconfig: {made.kubeconfig}")
-            suite = cluster_suite(made.kubeconfig)
-            if arguments.node:
-                suite = node_suite(made.api, made.nodes[0])
-            found = await run_specs(
-                arguments.out, suite, arguments.focus, at_once=arguments.at_once, skip=arguments.skip
-            )
-            made.check()
-    complaints = verdict(found, KNOWN[arguments.runtime])
-    passed = sum(one.passed for one in found)
-    console.print(
-        "\n".join([*complaints, f"{passed} of {len(found)} specs passed; log and report: {arguments.out}"])
-    )
-    return 1 if complaints else 0
+    async with rig(arguments.runtime, 1 if arguments.node else arguments.nodes) as made:
+        console.print(f"cluster: {made.api.url}, kubeconfig: {made.kubeconfig}")
+        suite = node_suite(made.api, made.nodes[0]) if arguments.node else cluster_suite(made.kubeconfig)
+        result = await judged_specs(
+            made, arguments.out, suite, arguments.focus, at_once=arguments.at_once, skip=arguments.skip
+        )
+    passed = sum(one.passed for one in result.specs)
+    summary = f"{passed} of {len(result.specs)} specs passed; log and report: {arguments.out}"
+    console.print("\n".join([*result.complaints, summary]))
+    return 1 if result.complaints else 0
 
 
 def parser() -> argparse.ArgumentParser:

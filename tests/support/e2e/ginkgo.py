@@ -53,7 +53,10 @@ def cluster_suite(kubeconfig: Path) -> Suite:
 
 
 def node_suite(api: Api, node: SuiteNode) -> Suite:
-    """The specs for one node, the only node of its cluster, whose kubelet has its usual ports."""
+    """The specs for one node.
+
+    The cluster has no other node.  The kubelet listens on its default ports of loopback.
+    """
     flags = (
         *("--start-services=false", f"--host={api.url}", f"--bearer-token={api.token}"),
         *(f"--node-name={node.name}", f"--container-runtime-endpoint=unix://{node.socket}"),

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -138,11 +139,15 @@ needs_node_suite = pytest.mark.skipif(
 
 
 @asynccontextmanager
-async def rig(folder: Path, runtime: RuntimeName, count: int = 2) -> AsyncIterator[Rig]:
-    """Start a cluster of ``count`` nodes in a folder with a short name; nothing is left at the end."""
+async def rig(runtime: RuntimeName, count: int = 2, parent: str | None = None) -> AsyncIterator[Rig]:
+    """Start a cluster of ``count`` nodes; nothing is left at the end.
+
+    ``parent``: the folder for all files, with a short name; None: the system's folder for temporary files.
+    """
     names = [f"node{number}" for number in range(1, 1 + count)]
-    crews = [CriNode(folder / name) for name in names]
     async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="xenpod-e2e-", dir=parent)))
+        crews = [CriNode(folder / name) for name in names]
         nets = stack.enter_context(node_networks(folder, [one.bridge.subnet for one in crews]))
         address = await stack.enter_async_context(registry.serve_registry(CACHE / "registry", nets.address))
         # The event loop reads the registry's output: a full pipe stops the registry.
@@ -182,23 +187,38 @@ async def _started(
         stack.callback(unmount_below, crew.folder)
         # Without control groups of pods the kubelet crashes when a pod is resized.
         settings = kubelet_settings(stack.enter_context(control_group(crew.folder)))
-        delegate = containerd(crew.folder / "d", Surroundings(PAUSE, crew.certs, crew.conf_dir, programs()))
-        for daemon in (delegate, crew.daemon, crew.protectd.daemon):
-            daemon.launcher = net.launcher
-        if runtime in (RuntimeName.MIXED, RuntimeName.CONTAINERD):
-            stack.push_async_callback(delegate.close)
-            await delegate.start()
-        used: Runtime = _Delegate(delegate)
-        if runtime is not RuntimeName.CONTAINERD:
-            crew.protectd.configure(**_PROTECTD[runtime])
+        used: Runtime = crew
+        if runtime is RuntimeName.CONTAINERD:
+            used = _Delegate(await stack.enter_async_context(_containerd(crew, net)))
+        else:
             if runtime is RuntimeName.MIXED:
+                delegate = await stack.enter_async_context(_containerd(crew, net))
                 endpoint = f"unix://{delegate.socket}"
                 crew.configure(delegate={"endpoint": endpoint, "default": "xenpod", "namespaces": ["*"]})
-            stack.push_async_callback(crew.nothing_left)
-            stack.push_async_callback(crew.close)
-            await crew.start()
-            used = crew
+            crew.protectd.configure(**_PROTECTD[runtime])
+            await stack.enter_async_context(_xenpod(crew, net))
         yield _Node(name, own, net, used, crew.bridge.name, settings)
+
+
+@asynccontextmanager
+async def _containerd(crew: CriNode, net: NodeNetwork) -> AsyncIterator[Containerd]:
+    daemon = containerd(crew.folder / "d", Surroundings(PAUSE, crew.certs, crew.conf_dir, programs()))
+    daemon.launcher = net.launcher
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(daemon.close)
+        await daemon.start()
+        yield daemon
+
+
+@asynccontextmanager
+async def _xenpod(crew: CriNode, net: NodeNetwork) -> AsyncIterator[None]:
+    for daemon in (crew.daemon, crew.protectd.daemon):
+        daemon.launcher = net.launcher
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(crew.nothing_left)
+        stack.push_async_callback(crew.close)
+        await crew.start()
+        yield
 
 
 @asynccontextmanager

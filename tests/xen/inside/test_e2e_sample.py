@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from tests.support.cluster.programs import needs_kubernetes
-from tests.support.e2e.ginkgo import cluster_suite, run_specs
-from tests.support.e2e.known import KNOWN
+from tests.support.e2e.ginkgo import cluster_suite
+from tests.support.e2e.judged import judged_specs
 from tests.support.e2e.rig import RuntimeName, needs_suite, rig
-from tests.support.e2e.verdict import verdict
 from tests.xen.machine import SHARE
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_kubernetes, needs_suite]
@@ -49,10 +46,8 @@ SPECS = (
 
 async def test_sample_of_conformance_specs_passes() -> None:
     focus = rf"({'|'.join(map(re.escape, SPECS))}).*\[Conformance\]"
-    with tempfile.TemporaryDirectory(prefix="xenpod-e2e-", dir="/var/tmp") as folder:
-        async with rig(Path(folder), RuntimeName.XEN, 1) as made:
-            suite = cluster_suite(made.kubeconfig)
-            found = await run_specs(SHARE / "results" / "e2e", suite, focus, at_once=1)
-            made.check()
-    assert not (complaints := verdict(found, KNOWN[RuntimeName.XEN])), "\n".join(complaints)
-    assert len(found) == len(SPECS), [spec.name for spec in found]
+    async with rig(RuntimeName.XEN, 1, parent="/var/tmp") as made:
+        suite = cluster_suite(made.kubeconfig)
+        result = await judged_specs(made, SHARE / "results" / "e2e", suite, focus, at_once=1)
+    assert not result.complaints, "\n".join(result.complaints)
+    assert len(result.specs) == len(SPECS), [spec.name for spec in result.specs]
