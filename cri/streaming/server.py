@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 import ssl
@@ -36,7 +37,7 @@ MOST_URLS = 2048
 MOST_URLS_OF_POD = 128
 OPENING_SECONDS = CARRIED_SECONDS
 """Advance over other pods, in seconds of steps, for each stream requested by a caller of CRI."""
-_STRANGERS = 8
+_ANONYMOUS_WEIGHT = 8
 """Weight, in pods, of all connections without a token yet."""
 _URL_BYTES = 1024
 """Bytes accounted for a URL, without its request."""
@@ -73,7 +74,7 @@ class Server:
         self._stopping = asyncio.Event()
         self.pods = Pods(scheduler)
         """The pods with streams."""
-        self._strangers = scheduler.share(weight=_STRANGERS)
+        self._anonymous = scheduler.share(weight=_ANONYMOUS_WEIGHT)
         """The share of all connections without a token yet."""
         limits = ("streaming.connections", "streaming.connections_per_pod")
         self._streams = Slots(config.connections, config.connections_per_pod, "streams", limits)
@@ -160,7 +161,7 @@ class Server:
             transport.abort()
 
     async def _talk(self, wire: SocketWire) -> None:
-        begun = await self._strangers.pay(lambda: self._greet(wire))
+        begun = await self._greet(wire)
         if begun is None:
             return
         waiting, chosen, slot = begun
@@ -174,27 +175,39 @@ class Server:
             slot()
 
     async def _greet(self, wire: SocketWire) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
-        """Answer the request; returns the job and a function to free its slot, or None if refused."""
-        handshake, slot = Handshake(wire), None
+        """Answer the request; returns the job and a function to free its slot, or None if refused.
+
+        Only the request line is read at the expense of all connections without a token: a client would
+        otherwise wait for all other clients' handshakes.
+        """
+        handshake = Handshake(wire)
         try:
             async with asyncio.timeout(self._config.handshake_timeout):
-                request = await handshake.request()
-                if request is None:
-                    return None
-                waiting = self._redeem(request)
-                chosen = waiting.job.negotiate(request)
-                slot = self._streams.take(waiting.job.pod, waiting.job.namespace)
-                wire.unread(await handshake.switch(chosen.headers))
-                wire.belongs_to(waiting.pod.quota)
+                waiting = self._find(await self._anonymous.pay(handshake.target))
+                payer = waiting.pod.share if waiting else self._anonymous
+                return await payer.pay(lambda: self._upgrade(handshake, wire))
         except Bad as bad:
             log.debug("refused: %s", bad)
             async with asyncio.timeout(_REFUSE_SECONDS):
-                await handshake.refuse(bad)
+                await self._anonymous.pay(functools.partial(handshake.refuse, bad))
                 await wire.close()
             return None
+
+    async def _upgrade(
+        self, handshake: Handshake, wire: SocketWire
+    ) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
+        """Bad: refused.  None: the client left."""
+        request = await handshake.request()
+        if request is None:
+            return None
+        waiting = self._redeem(request)
+        chosen = waiting.job.negotiate(request)
+        slot = self._streams.take(waiting.job.pod, waiting.job.namespace)
+        try:
+            wire.unread(await handshake.switch(chosen.headers))
+            wire.belongs_to(waiting.pod.quota)
         except BaseException:
-            if slot is not None:
-                slot()
+            slot()
             raise
         return waiting, chosen, slot
 
@@ -211,19 +224,29 @@ class Server:
             log.info("stream ended: the client is gone: %s", gone, extra=known)
 
     def _redeem(self, request: Request) -> Waiting:
-        _, _, rest = request.path.partition("/")
-        kind, _, token = rest.partition("/")
-        waiting = self._tokens.find(token) if len(token) == TOKEN_CHARACTERS else None
-        if waiting is None or waiting.job.kind != kind:
+        waiting = self._find(request.path)
+        if waiting is None:
             raise Bad(HTTPStatus.NOT_FOUND, "no such stream, or it was used already, or too late")
         if trouble := self._streams.trouble(waiting.job.pod, waiting.job.namespace):
             full = self._streams.full
             status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.TOO_MANY_REQUESTS
             raise Bad(status, trouble)
-        self._tokens.redeem(token)
+        self._tokens.redeem(_token(request.path)[1])
         # Otherwise each step of opening a stream would wait for a turn of all open streams.
         waiting.pod.share.asked(OPENING_SECONDS)
         return waiting
+
+    def _find(self, path: str) -> Waiting | None:
+        kind, token = _token(path)
+        waiting = self._tokens.find(token) if len(token) == TOKEN_CHARACTERS else None
+        return waiting if waiting is not None and waiting.job.kind == kind else None
+
+
+def _token(path: str) -> tuple[str, str]:
+    """The kind of stream and the token, both unchecked."""
+    _, _, rest = path.partition("/")
+    kind, _, token = rest.partition("/")
+    return kind, token
 
 
 async def _outlived(ended: asyncio.Event) -> str:

@@ -71,7 +71,7 @@ class FairScheduler:
     """The loop's time, shared by zones; one object for all links of a process."""
 
     def __init__(self, in_flight: InFlight | None = None) -> None:
-        """``underway``: the calls for which the loop rests; None: no rests."""
+        """``in_flight``: the calls for which the loop rests; None: no rests."""
         self._in_flight = in_flight or InFlight()
         self._clock = 0.0
         """The used time of the zone with the last turn; never decreases."""
@@ -168,11 +168,11 @@ class Share:
     """A zone's part of the loop's time."""
 
     def __init__(self, scheduler: FairScheduler, used: float, weight: float) -> None:
-        """Use ``Turns.share``."""
+        """Use ``FairScheduler.share``."""
         self.scheduler = scheduler
         self.weight = weight
         self.used = used
-        """Seconds used by the zone, on the clock of ``Turns``."""
+        """Seconds used by the zone, on the clock of ``FairScheduler``."""
         self.expected = 0.0
         """Expected seconds of the next step, from earlier steps."""
         self.waiting: list[asyncio.Future[None]] = []

@@ -58,6 +58,19 @@ class Handshake:
         self._unparsed = b""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT_BYTES)
 
+    async def target(self) -> str:
+        """Read the request line only, and return its path, unchecked; "" if there is none.
+
+        ``request`` then reads the request from its beginning.
+        """
+        while b"\n" not in self._unparsed and len(self._unparsed) < _PIECE_BYTES:
+            data = await self._wire.receive()
+            if not data:
+                break
+            self._unparsed += data
+        method_target_version = self._unparsed[:_PIECE_BYTES].partition(b"\n")[0].split(b" ")
+        return _path(method_target_version[1]) if len(method_target_version) == 3 else ""
+
     async def request(self) -> Request | None:
         """Read the request; None: the client left.  Bad unless the request is small and has no body."""
         asked: Request | None = None
@@ -111,6 +124,10 @@ class Handshake:
 def _request(event: h11.Request) -> Request:
     return Request(
         method=event.method.decode("latin-1"),
-        path=event.target.decode("latin-1").partition("?")[0],
+        path=_path(event.target),
         headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers),
     )
+
+
+def _path(target: bytes) -> str:
+    return target.decode("latin-1").partition("?")[0]

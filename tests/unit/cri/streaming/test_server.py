@@ -7,15 +7,17 @@ import contextlib
 import json
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 from wsproto.events import CloseConnection, Ping, TextMessage
 
+from cri.config import StreamingConfig
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import Size, Sizes
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import MOST_PENDING, Server
+from cri.streaming.server import MOST_PENDING, Server, serving_streams
 from cri.streaming.spdy.decode import SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, Frame, GoAway, Reset, ResetStatus, SynReply, SynStream
@@ -24,6 +26,7 @@ from cri.streaming.transport.quota import LIMIT_BYTES, BufferQuota
 from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.wire import READ_BYTES, ClientGone
 from daemonkit.faults import Broken
+from daemonkit.loop.fair_scheduler import FairScheduler, Share
 from tests.support.cri.stream_client import WEBSOCKET, connect, key, path_of, spdy, websocket
 from tests.support.cri.stream_jobs import TTY, Play, echo, forever
 from tests.support.cri.stream_jobs import streaming_server as server
@@ -58,6 +61,39 @@ async def test_older_spdy_protocols_tell_failures_as_text(streaming: Server, pro
     await client.write("stdin", b"", fin=True)
     await client.finished("error", "stdout", "stderr")
     assert client.text("error") == b"command terminated with non-zero exit code: 3"
+
+
+class CountingScheduler(FairScheduler):
+    """Counts the steps of all clients without a token, and of pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: Counter[str] = Counter()
+        self.charged = asyncio.Event()
+
+    def charge(self, share: Share, seconds: float) -> None:
+        self.steps["pod" if share.weight == 1 else "without a token"] += 1
+        self.charged.set()
+        super().charge(share, seconds)
+
+
+@pytest.mark.parametrize(("known", "payer"), [(True, "pod"), (False, "without a token")])
+async def test_a_request_with_a_token_is_charged_to_its_pod_after_its_first_line(
+    known: bool, payer: str
+) -> None:
+    """Otherwise a client would wait for the handshakes of all other clients."""
+    scheduler = CountingScheduler()
+    async with serving_streams(StreamingConfig(), 0.0, scheduler) as streaming:
+        url = streaming.url(Play().job(forever))
+        line = await connect(streaming.base)
+        await line.send(f"POST {path_of(url if known else url[:-1])} HTTP/1.1\r\n".encode())
+        for number in range(20):
+            before = scheduler.steps.copy()
+            scheduler.charged.clear()
+            await line.send(f"X-Header-{number}: {number}\r\n".encode())
+            await scheduler.charged.wait()
+            assert number == 0 or scheduler.steps - before == {payer: 1}
+        line.close()
 
 
 async def test_a_command_gets_input_and_output_over_websocket(streaming: Server) -> None:
