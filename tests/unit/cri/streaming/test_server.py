@@ -205,9 +205,11 @@ async def test_a_client_may_say_goodbye(streaming: Server) -> None:
     play = Play()
     client = await spdy(streaming.base, streaming.url(play.job(forever)))
     await client.open_all("error", "stdin", "stdout", "stderr")
+    await play.until(lambda: play.begun == 1)
     await client.send(GoAway(0))
     await play.until(lambda: play.cancelled == 1)
     over_websocket = await websocket(streaming.base, streaming.url(play.job(forever)))
+    await play.until(lambda: play.begun == 2)
     await over_websocket.event(CloseConnection(1000))
     await play.until(lambda: play.cancelled == 2)
 
