@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
+from daemonkit.loop.cpu_clock import cpu_seconds
 from daemonkit.loop.in_flight import InFlight
 
 SLICE_SECONDS = 0.00005
@@ -234,16 +235,15 @@ class _Stepped(Generic[T]):
                 except BaseException as error:
                     thrown = error
             share.begin()
-            # thread_time(): without the time of other threads and processes, or a zone would pay for a busy
-            # host.
-            before = time.thread_time()
+            # Without the time of other threads and processes, or a zone would pay for a busy host.
+            before = cpu_seconds()
             try:
                 wanted = self._work.send(None) if thrown is None else self._work.throw(thrown)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
-                scheduler.charge(share, time.thread_time() - before)
+                scheduler.charge(share, cpu_seconds() - before)
             thrown = None
             try:
                 yield wanted

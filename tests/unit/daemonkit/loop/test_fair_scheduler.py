@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from daemonkit.loop import fair_scheduler
+from daemonkit.loop import cpu_clock, fair_scheduler
 from daemonkit.loop.fair_scheduler import (
     ASKED_SECONDS,
     CARRIED_SECONDS,
@@ -41,6 +41,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     monkeypatch.setattr(fair_scheduler, "time", clock)
+    monkeypatch.setattr(cpu_clock, "time", clock)
     yield clock
 
 
@@ -108,6 +109,25 @@ async def test_shares_are_of_time_not_of_steps(clock: Clock) -> None:
     assert max(used) - min(used) < 20 * STEP_SECONDS, used
     for hog in hogs:
         await hog.stop()
+
+
+async def test_a_garbage_collection_is_charged_to_no_zone(clock: Clock) -> None:
+    """One collects the garbage of the whole daemon: up to 200 ms."""
+
+    def collecting(phase: str, _info: dict[str, int]) -> None:
+        clock.now += 0.2 if phase == "start" else 0.0
+
+    async def work() -> None:
+        clock.now += STEP_SECONDS
+        gc.collect()
+
+    share = FairScheduler().share(carried=0.0)
+    gc.callbacks.append(collecting)
+    try:
+        await share.run(work)
+    finally:
+        gc.callbacks.remove(collecting)
+    assert share.used == pytest.approx(STEP_SECONDS)
 
 
 async def test_a_share_of_weight_four_gets_the_time_of_four_zones(clock: Clock) -> None:
