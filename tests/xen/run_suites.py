@@ -1,7 +1,8 @@
 """In dom0: runs the named suites in order; writes each suite's outcome to a file.
 
 ``<results>/<suite>.status`` is pytest's exit code (124: too long), ``<suite>.log`` its output,
-``<suite>.xml`` its JUnit report.
+``<suite>.xml`` its JUnit report.  A failed suite leaves the ends of its daemons' logs, too
+(``<suite>-daemons/``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tests.xen.suites import SUITES, Suite
 RESULTS = SHARE / "results"
 TOO_LATE = 124
 _LAST_WORDS = 120.0
+_KEPT_BYTES = 256 << 10
+"""Of each daemon's log."""
 
 
 def main() -> int:
@@ -41,11 +44,20 @@ def _run(suite: Suite, results: Path) -> int:
         pytest = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=log, stderr=log)
         status = _wait(pytest, suite.deadline)
     if status != 0:
+        _keep_logs(Path("/var/tmp", suite.name), results / f"{suite.name}-daemons")
         _end_domains()
     (results / f"{suite.name}.status").write_text(str(status))
     sys.stdout.write(f"{suite.name}: {status} after {time.monotonic() - begun:.0f} s\n")
     sys.stdout.flush()
     return status
+
+
+def _keep_logs(folder: Path, kept: Path) -> None:
+    kept.mkdir()
+    for log in sorted(folder.rglob("*.log")):
+        if log.name in ("cri.log", "protectd.log"):
+            name = str(log.relative_to(folder)).replace("/", "_")
+            (kept / name).write_bytes(log.read_bytes()[-_KEPT_BYTES:])
 
 
 def _end_domains() -> None:
