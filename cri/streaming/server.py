@@ -55,6 +55,10 @@ class Waiting:
     pod: PodStreams
 
 
+_Upgraded = tuple[Waiting, Chosen[Any], Callable[[], None]]
+"""A redeemed job, its protocol, and a function to free its slot."""
+
+
 class Server:
     """The streaming server; ``serving_streams`` makes one."""
 
@@ -174,8 +178,8 @@ class Server:
             wire.quota.close()
             slot()
 
-    async def _greet(self, wire: SocketWire) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
-        """Answer the request; returns the job and a function to free its slot, or None if refused.
+    async def _greet(self, wire: SocketWire) -> _Upgraded | None:
+        """Answer the request; None: it is refused, or the client left.
 
         Only the request line is read at the expense of all connections without a token: a client would
         otherwise wait for all other clients' handshakes.
@@ -188,14 +192,10 @@ class Server:
                 return await payer.pay(lambda: self._upgrade(handshake, wire))
         except Bad as bad:
             log.debug("refused: %s", bad)
-            async with asyncio.timeout(_REFUSE_SECONDS):
-                await self._anonymous.pay(functools.partial(handshake.refuse, bad))
-                await wire.close()
+            await self._anonymous.pay(functools.partial(_refuse, handshake, wire, bad))
             return None
 
-    async def _upgrade(
-        self, handshake: Handshake, wire: SocketWire
-    ) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
+    async def _upgrade(self, handshake: Handshake, wire: SocketWire) -> _Upgraded | None:
         """Bad: refused.  None: the client left."""
         request = await handshake.request()
         if request is None:
@@ -247,6 +247,12 @@ def _token(path: str) -> tuple[str, str]:
     _, _, rest = path.partition("/")
     kind, _, token = rest.partition("/")
     return kind, token
+
+
+async def _refuse(handshake: Handshake, wire: SocketWire, bad: Bad) -> None:
+    async with asyncio.timeout(_REFUSE_SECONDS):
+        await handshake.refuse(bad)
+        await wire.close()
 
 
 async def _outlived(ended: asyncio.Event) -> str:

@@ -96,6 +96,21 @@ async def test_a_request_with_a_token_is_charged_to_its_pod_after_its_first_line
         line.close()
 
 
+async def test_input_of_a_refused_client_is_charged_to_all_clients_without_a_token() -> None:
+    """The server reads the input to its end, or the client would lose the refusal."""
+    scheduler = CountingScheduler()
+    async with serving_streams(StreamingConfig(), 0.0, scheduler) as streaming:
+        line = await connect(streaming.base)
+        await line.send(b"GET /exec/unknown HTTP/1.1\r\nHost: test\r\n\r\n")
+        assert b" 404 " in await line.reader.readline()
+        for _ in range(20):
+            scheduler.charged.clear()
+            await line.send(b"x")
+            await scheduler.charged.wait()
+        assert set(scheduler.steps) == {"without a token"}
+        line.close()
+
+
 async def test_a_command_gets_input_and_output_over_websocket(streaming: Server) -> None:
     client = await websocket(streaming.base, streaming.url(Play().job(echo)))
     content = bytes(range(256)) * 1000
